@@ -86,6 +86,9 @@ func ParseParallel(set []string) (Parallel, error) {
 			r.report(r.written(rule.keys), what)
 		}
 	}
+	if r.shape.Parallel.Context != 1 {
+		r.report("parallel.context", "divides the packs of a training step, remove it: there is none")
+	}
 	if len(r.problems) > 0 {
 		return Parallel{}, r.err()
 	}

@@ -139,6 +139,15 @@ var rules = []rule{
 		return when(n.Experts > 1 && n.Experts != n.Ranks, fmt.Sprintf("want 1, or parallel.ranks (%d), or 0 for all",
 			n.Ranks))
 	}},
+	{[]string{"parallel.context", "parallel.ranks"}, func(s *Shape) string {
+		n := s.Parallel
+		return when(n.Context > 1 && n.Ranks > 0 && n.Ranks%n.Context != 0, fmt.Sprintf("%d does not divide "+
+			"parallel.ranks (%d), set 1, a divisor, or 0 for all", n.Context, n.Ranks))
+	}},
+	{[]string{"parallel.context", "indexer.stage"}, func(s *Shape) string {
+		return when(s.Parallel.Context != 1 && s.Indexer.Stage != Default().Indexer.Stage,
+			"indexers read the keys of all rows, set 1")
+	}},
 	{[]string{"parallel.interleave", "parallel.experts"}, func(s *Shape) string {
 		return when(s.Parallel.Interleave > 1 && (s.Parallel.Experts == 1 || s.Parallel.Ranks == 1),
 			"there are no exchanges of experts to hide, divide experts over the ranks (parallel.experts = 0) or set 1")

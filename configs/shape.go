@@ -364,6 +364,10 @@ type Parallel struct {
 	// expert parallel: ranks over which the experts of one copy of the model are divided, 1 or all (0); tokens go to
 	// them (all-gather) and their outputs back (all-to-all)
 	Experts int `toml:"experts" default:"1" range:"[0,64]"`
+	// context parallel: ranks over which the rows of a pack are divided, in whole segments of definition.segment rows;
+	// it divides ranks (0: all of them) and the key heads of every layer; attention and recurrences compute some heads
+	// each (all-to-all, as DeepSpeed-Ulysses)
+	Context int `toml:"context" default:"1" range:"[0,64]"`
 	// two-batch overlap: the packs of a micro-batch are divided over so many lanes, and while one exchanges tokens of
 	// experts the other computes; 1: each exchange is waited for
 	Interleave int `toml:"interleave" default:"1" range:"[1,2]"`

@@ -156,6 +156,7 @@ var fieldDocs = map[string]string{
 	"Parallel.Ranks":                 "data parallel: ranks that compute the packs of a step; gradients and the optimizer's state are cut over them (ZeRO-2); each takes a GPU, on the CPU they share the threads; 0: all GPUs of the machine",
 	"Parallel.Weights":               "what each rank has of the weights: all, or whole matrices of every block, of which the rest is copied while the block before computes (FSDP)",
 	"Parallel.Experts":               "expert parallel: ranks over which the experts of one copy of the model are divided, 1 or all (0); tokens go to them (all-gather) and their outputs back (all-to-all)",
+	"Parallel.Context":               "context parallel: ranks over which the rows of a pack are divided, in whole segments of definition.segment rows; it divides ranks (0: all of them) and the key heads of every layer; attention and recurrences compute some heads each (all-to-all, as DeepSpeed-Ulysses)",
 	"Parallel.Interleave":            "two-batch overlap: the packs of a micro-batch are divided over so many lanes, and while one exchanges tokens of experts the other computes; 1: each exchange is waited for",
 	"Parallel.Share":                 "where the machine has fewer GPUs than ranks, rank i takes GPU i modulo their number: to try a mesh out, not for speed",
 	"Offload.Optimizer":              "masters and moments of AdamW; they pass through a ring on the device, which updates them",

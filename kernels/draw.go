@@ -40,7 +40,9 @@ func (d Draw) Values(out []float32, from int) {
 }
 
 // DrawnUniform is number i of [0, 1) that a key draws, a multiple of 2^-53.
-func DrawnUniform(key, i uint64) float64 { return float64(mix(key+i*golden)>>11) / (1 << 53) }
+func DrawnUniform(key, i uint64) float64 {
+	return float64(float64(mix(key+i*golden)>>11) / (1 << 53)) // no multiply-add of the caller's: see .ci/run
+}
 
 // DrawnNormal is standard normal variate i of a key, as the sum of twelve 16-bit uniforms (Irwin-Hall): an integer
 // over 2^16.

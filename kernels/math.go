@@ -6,7 +6,7 @@ import "math"
 // the sum is rounded to odd there, which makes the second rounding to fp32 the only one that counts (Boldo & Melquiond,
 // "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd").
 func FMA(x, y, z float32) float32 {
-	p := float64(x) * float64(y) // exact
+	p := float64(float64(x) * float64(y)) // exact
 	c := float64(z)
 	s := p + c
 	b := math.Float64bits(s)

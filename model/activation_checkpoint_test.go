@@ -46,34 +46,36 @@ func policies(m *model.Model) map[string]model.Policy {
 }
 
 // Whatever blocks keep, every gradient has the bits that it has where they keep everything: of all families, latent
-// attention in both forms, in full and with adapters on every projection, by fma in fp32 and by tc16 in bf16.
+// attention in both forms, in full by fma in fp32, in full and with adapters on every projection by tc16 in bf16.
 func TestPolicies(t *testing.T) {
 	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
-		for _, adapters := range []bool{false, true} {
-			for dtype, dot := range map[kernels.DType]kernels.DotMode{kernels.F32: kernels.DotFMA,
-				kernels.BF16: kernels.DotTC16} {
-				def.Dot = dot
-				onRankBy(t, def, func(r *parallel.Rank) error {
-					dir := filepath.Join("testdata", family)
-					m, err := learner(r, dir, dtype, adapters)
-					if err != nil {
-						return err
+		for _, c := range []struct {
+			dtype    kernels.DType
+			dot      kernels.DotMode
+			adapters bool
+		}{{kernels.F32, kernels.DotFMA, false}, {kernels.BF16, kernels.DotTC16, false},
+			{kernels.BF16, kernels.DotTC16, true}} {
+			def.Dot = c.dot
+			onRankBy(t, def, func(r *parallel.Rank) error {
+				dir := filepath.Join("testdata", family)
+				m, err := learner(r, dir, c.dtype, c.adapters)
+				if err != nil {
+					return err
+				}
+				g := openGolden(t, dir)
+				one, two := g.ids("ids.0"), g.ids("ids.1")
+				want := gradientsBy(r, m, nil, one, two)
+				for name, p := range policies(m) {
+					if d := differs(gradientsBy(r, m, p, one, two), want); d != "" {
+						t.Errorf("adapters %t, %s, %s kept: %s differs", c.adapters, c.dtype, name, d)
 					}
-					g := openGolden(t, dir)
-					one, two := g.ids("ids.0"), g.ids("ids.1")
-					want := gradientsBy(r, m, nil, one, two)
-					for name, p := range policies(m) {
-						if d := differs(gradientsBy(r, m, p, one, two), want); d != "" {
-							t.Errorf("adapters %t, %s, %s kept: %s differs", adapters, dtype, name, d)
-						}
-					}
-					if differs(gradientsBy(r, m, nil, two, one), want) == "" {
-						t.Errorf("adapters %t, %s: another order of the sequences gives the same bits: the test "+
-							"cannot fail", adapters, dtype)
-					}
-					return nil
-				})
-			}
+				}
+				if differs(gradientsBy(r, m, nil, two, one), want) == "" {
+					t.Errorf("adapters %t, %s: another order of the sequences gives the same bits: the test cannot "+
+						"fail", c.adapters, c.dtype)
+				}
+				return nil
+			})
 		}
 	})
 }

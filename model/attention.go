@@ -55,7 +55,7 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 	s.Out, _ = k.tensor(r, SaveAttention, x.DType, x.Rows, q.Cols)
 	s.LSE, done = k.tensor(r, SaveAttention, kernels.F32, x.Rows, a.Shape.Heads)
 	if !done {
-		r.Dev.Attention(s.Out, s.LSE, s.Q.Y, kv, b.Layout, a.Shape)
+		attend(r, s.Out, s.LSE, s.Q.Y, kv, a.Shape, b)
 		if a.Sinks != nil {
 			r.Dev.Sinks(s.Out, s.LSE, a.Sinks.W)
 		}
@@ -91,11 +91,50 @@ func (s *AttentionSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch)
 	if a.Sinks != nil && a.Sinks.Trained() {
 		r.Dev.SinksBackward(a.Sinks.Grad, dout, s.Out, s.LSE, a.Sinks.W, b.Layout.Segments)
 	}
-	r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q.Y, kernels.KV{K: s.K.Y, V: v}, b.Layout, a.Shape)
+	attendBackward(r, qkv{dq, dk, dv}, dout, s.Out, s.LSE, qkv{s.Q.Y, s.K.Y, v}, a.Shape, b)
 	s.Q.backward(r, dq, q, a.QNorm, a.Rope, b)
 	s.K.backward(r, dk, k, a.KNorm, a.Rope, b)
 	return a.QKV.Backward(r, dqkv, nil, b.Segments, &s.QKVIn)
 }
+
+// qkv is queries, keys and values, or their gradients.
+type qkv struct{ q, k, v kernels.Tensor }
+
+// attend writes attention's output [T, Heads*ValueDim] and log-sums [T, Heads] for queries q and what they read.
+func attend(r *parallel.Rank, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn, b *Batch) {
+	if b.Context == nil {
+		r.Dev.Attention(out, lse, q, kv, b.Layout, a)
+		return
+	}
+	defer r.Stack.Release(r.Stack.Mark())
+	own := b.toHeads(r, q, kv.K, kv.V)
+	rows, of := own[0].Rows, b.headsOf(a)
+	o := r.Stack.New(out.DType, rows, out.Cols/b.Context.Ranks)
+	l := r.Stack.New(lse.DType, rows, of.Heads)
+	r.Dev.Attention(o, l, own[0], kernels.KV{K: own[1], V: own[2]}, b.sequences(), of)
+	b.toRows(r, parallel.Pair{Dst: out, Src: o}, parallel.Pair{Dst: lse, Src: l})
+}
+
+// attendBackward writes the gradients of what attention reads. Of several ranks that have a sequence, forward has kept
+// nothing of other ranks' rows: they come again.
+func attendBackward(r *parallel.Rank, d qkv, dout, out, lse kernels.Tensor, x qkv, a kernels.Attn, b *Batch) {
+	if b.Context == nil {
+		r.Dev.AttentionBackward(d.q, d.k, d.v, dout, out, lse, x.q, kernels.KV{K: x.k, V: x.v}, b.Layout, a)
+		return
+	}
+	defer r.Stack.Release(r.Stack.Mark())
+	own := b.toHeads(r, x.q, x.k, x.v, dout, out, lse)
+	var dx [3]kernels.Tensor
+	for i, t := range own[:3] {
+		dx[i] = r.Stack.New(t.DType, t.Rows, t.Cols)
+	}
+	r.Dev.AttentionBackward(dx[0], dx[1], dx[2], own[3], own[4], own[5], own[0], kernels.KV{K: own[1], V: own[2]},
+		b.sequences(), b.headsOf(a))
+	b.toRows(r, parallel.Pair{Dst: d.q, Src: dx[0]}, parallel.Pair{Dst: d.k, Src: dx[1]},
+		parallel.Pair{Dst: d.v, Src: dx[2]})
+}
+
+func (a *Attention) contextHeads() (n int, key string) { return a.Shape.KVHeads, "num_key_value_heads" }
 
 // Linears are the stacked projection of queries, keys and values, and that of the output.
 func (a *Attention) Linears() []*Linear { return []*Linear{a.QKV, a.O} }

@@ -14,7 +14,8 @@ type Batch struct {
 	// The rows of each segment: those of dense weight gradients. They are one group of several segments, or groups of a
 	// segment each, where each has gradients of its own.
 	Segments *kernels.Groups
-	Cache    *Cache // nil: keys are the batch's own rows
+	Cache    *Cache   // nil: keys are the batch's own rows
+	Context  *Context // of a batch whose sequences go on at other ranks; nil: all their rows are here
 	// by block: the keys that its indexer selected, int32 [T, TopK]; nil: none, attention reads all keys
 	Selected    []kernels.Tensor
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
@@ -81,6 +82,15 @@ func (b *Batch) Rows() int { return b.IDs.Cols }
 
 // apart tells whether each segment has gradients of its own.
 func (b *Batch) apart() bool { return b.Segments.Count > 1 }
+
+// segmentsOf is the rows of experts for their weight gradients: where each segment has gradients of its own, those of
+// an expert lie one behind the other.
+func (b *Batch) segmentsOf(experts *kernels.Groups) *kernels.Groups {
+	if !b.apart() {
+		return experts
+	}
+	return &kernels.Groups{Offsets: experts.Offsets, Count: experts.Count * experts.Segments, Segments: 1}
+}
 
 // eachSegment visits the rows of each segment.
 func (b *Batch) eachSegment(visit func(i, from, to int)) {

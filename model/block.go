@@ -39,6 +39,9 @@ type Mixer interface {
 	SlotBytes() int
 	// keys is the most keys that a row reads in sequences of at most maxLength positions.
 	keys(maxLength int) int
+	// contextHeads is how many heads ranks can divide that have rows of a sequence each, with the name of that number
+	// in config.json; 0: they cannot.
+	contextHeads() (n int, key string)
 }
 
 // Sublayer is one residual step of a block: y = x + layer(norm(x)).

@@ -149,7 +149,7 @@ func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param
 // add takes a parameter into the model, whose elements are counted in fp64, as their product may overflow.
 func (b *builder) add(p *Param) *Param {
 	b.params = append(b.params, p)
-	b.elements += float64(p.W.Groups) * float64(p.W.Rows) * float64(p.W.Cols)
+	b.elements += float64(float64(p.W.Groups) * float64(p.W.Rows) * float64(p.W.Cols))
 	if b.elements > mostElements && b.refusal == nil {
 		b.refusal = fmt.Errorf("config.json asks for more than %d weights", mostElements)
 	}

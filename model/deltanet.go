@@ -52,21 +52,15 @@ func (n *DeltaNet) heads(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
 func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	dev, s := n.ops.delta, &DeltaNetSaved{layer: n}
 	heads := n.Shape.Heads
-	chunks, conv := recurrentState(b, n.Block)
 	s.In = n.In.forward(r, x, nil, k, SaveProjections, &s.InIn)
 	in := n.split(s.In)
-	s.QKV = r.Stack.New(x.DType, x.Rows, n.Conv.W.Rows)
-	dev.ShortConv(s.QKV, in.u, n.Conv.W, kernels.Tensor{}, conv, b.Layout)
-
 	s.G = r.Stack.New(kernels.F32, x.Rows, heads)
 	dev.Decay(s.G, r.Stack.New(kernels.F32, x.Rows, heads), kernels.DecayOperands{A: in.a, Rate: n.Decay.Rate.W,
 		Bias: n.Decay.Bias.W}, n.Decay.Lo,
 		n.Decay.Hi)
 	var done bool
-	if s.O, done = k.tensor(r, SaveAttention, x.DType, x.Rows, heads*n.Shape.ValueDim); !done {
-		q, keys, v := n.heads(s.QKV)
-		dev.DeltaRule(s.O, kernels.DeltaRuleOperands{Q: q, K: keys, V: v, G: s.G, B: in.b}, chunks, b.Layout, n.Shape)
-	}
+	s.O, done = k.tensor(r, SaveAttention, x.DType, x.Rows, heads*n.Shape.ValueDim)
+	n.recur(r, in, done, b, s)
 
 	y := r.Stack.New(x.DType, x.Rows, s.O.Cols)
 	s.RStd = r.Stack.New(kernels.F32, x.Rows, heads)
@@ -88,17 +82,78 @@ func (s *DeltaNetSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) 
 	do := r.Stack.New(dy.DType, dy.Rows, s.O.Cols)
 	dev.NormThenGateBackward(do, d.z, n.Norm.W.Grad, dgated, s.O, in.z, s.RStd, n.Norm.W.W, segments)
 
-	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
 	dg := r.Stack.New(kernels.F32, dy.Rows, n.Shape.Heads)
+	n.recurBackward(r, d, dg, do, in, b, s)
+	dev.DecayBackward(kernels.DecayOperands{A: d.a, Rate: n.Decay.Rate.Grad, Bias: n.Decay.Bias.Grad}, dg,
+		kernels.Tensor{}, s.G, kernels.DecayOperands{A: in.a, Rate: n.Decay.Rate.W, Bias: n.Decay.Bias.W}, n.Decay.Lo,
+		n.Decay.Hi, segments)
+	return n.In.Backward(r, din, nil, b.Segments, &s.InIn)
+}
+
+// recur is the convolution of u, and unless it is done the delta rule, which writes O.
+func (n *DeltaNet) recur(r *parallel.Rank, in deltaParts, done bool, b *Batch, s *DeltaNetSaved) {
+	dev := n.ops.delta
+	if b.Context != nil {
+		if !done { // else Backward convolves by itself
+			n.recurHeads(r, in, b, s)
+		}
+		return
+	}
+	chunks, conv := recurrentState(b, n.Block)
+	s.QKV = r.Stack.New(in.u.DType, in.u.Rows, in.u.Cols)
+	dev.ShortConv(s.QKV, in.u, n.Conv.W, kernels.Tensor{}, conv, b.Layout)
+	if !done {
+		q, k, v := n.heads(s.QKV)
+		dev.DeltaRule(s.O, kernels.DeltaRuleOperands{Q: q, K: k, V: v, G: s.G, B: in.b}, chunks, b.Layout, n.Shape)
+	}
+}
+
+// recurBackward writes the gradients of u and b to d, and dg, from that of O.
+func (n *DeltaNet) recurBackward(r *parallel.Rank, d deltaParts, dg, do kernels.Tensor, in deltaParts, b *Batch,
+	s *DeltaNetSaved) {
+	if b.Context != nil {
+		n.recurHeadsBackward(r, d, dg, do, in, b, s)
+		return
+	}
+	dev, dqkv := n.ops.delta, r.Stack.New(do.DType, do.Rows, s.QKV.Cols)
 	q, k, v := n.heads(s.QKV)
 	dq, dk, dv := n.heads(dqkv)
 	dev.DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dq, K: dk, V: dv, G: dg, B: d.b}, do,
 		kernels.DeltaRuleOperands{Q: q, K: k, V: v, G: s.G, B: in.b}, b.Layout, n.Shape)
-	dev.DecayBackward(kernels.DecayOperands{A: d.a, Rate: n.Decay.Rate.Grad, Bias: n.Decay.Bias.Grad}, dg,
-		kernels.Tensor{}, s.G, kernels.DecayOperands{A: in.a, Rate: n.Decay.Rate.W, Bias: n.Decay.Bias.W}, n.Decay.Lo,
-		n.Decay.Hi, segments)
 	dev.ShortConvBackward(d.u, n.Conv.Grad, kernels.Tensor{}, dqkv, in.u, n.Conv.W, kernels.Tensor{}, b.Layout)
-	return n.In.Backward(r, din, nil, b.Segments, &s.InIn)
+}
+
+// recurHeads is recur where ranks divide the heads.
+func (n *DeltaNet) recurHeads(r *parallel.Rank, in deltaParts, b *Batch, s *DeltaNetSaved) {
+	defer r.Stack.Release(r.Stack.Mark())
+	q, k, v := n.heads(in.u)
+	own := b.toHeads(r, q, k, v, s.G, in.b)
+	c := b.convolve(r, n.ops.delta, own[:3], n.Conv, nil)
+	o := r.Stack.New(s.O.DType, own[0].Rows, s.O.Cols/b.Context.Ranks)
+	n.ops.delta.DeltaRule(o, kernels.DeltaRuleOperands{Q: c[0], K: c[1], V: c[2], G: own[3], B: own[4]}, nil,
+		b.sequences(), b.recurrenceOf(n.Shape))
+	b.toRows(r, parallel.Pair{Dst: s.O, Src: o})
+}
+
+func (n *DeltaNet) recurHeadsBackward(r *parallel.Rank, d deltaParts, dg, do kernels.Tensor, in deltaParts, b *Batch,
+	s *DeltaNetSaved) {
+	defer r.Stack.Release(r.Stack.Mark())
+	q, k, v := n.heads(in.u)
+	own := b.toHeads(r, q, k, v, s.G, in.b, do)
+	u := own[:3]
+	c := b.convolve(r, n.ops.delta, u, n.Conv, nil)
+	dc, rest := like(r, c...), like(r, own[3], own[4])
+	n.ops.delta.DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dc[0], K: dc[1], V: dc[2], G: rest[0], B: rest[1]},
+		own[5], kernels.DeltaRuleOperands{Q: c[0], K: c[1], V: c[2], G: own[3], B: own[4]}, b.sequences(),
+		b.recurrenceOf(n.Shape))
+	du := b.convolveBackward(r, n.ops.delta, dc, u, n.Conv, nil)
+	dq, dk, dv := n.heads(d.u)
+	b.toRows(r, parallel.Pair{Dst: dq, Src: du[0]}, parallel.Pair{Dst: dk, Src: du[1]},
+		parallel.Pair{Dst: dv, Src: du[2]}, parallel.Pair{Dst: dg, Src: rest[0]}, parallel.Pair{Dst: d.b, Src: rest[1]})
+}
+
+func (n *DeltaNet) contextHeads() (heads int, key string) {
+	return n.Shape.KeyHeads, "linear_num_key_heads"
 }
 
 // Linears are the stacked projections of the input and that of the output.

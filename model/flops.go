@@ -16,7 +16,7 @@ func (e Extent) keys(window, most int) float64 {
 	if n == 0 {
 		return 0
 	}
-	return float64(n) * (float64(e.Length-n) + float64(n+1)/2) / float64(e.Length)
+	return float64(n) * (float64(e.Length-n) + float64(float64(n+1)/2)) / float64(e.Length)
 }
 
 // attention is the FLOPs of scores and values; most bounds the keys of a row, 0: unbounded.
@@ -29,7 +29,7 @@ func (e Extent) attention(a kernels.Attn, most int) float64 {
 func (e Extent) recurrence(s kernels.Recurrence) float64 {
 	chunk := float64(kernels.Default().ChunkRows)
 	k, v := float64(s.KeyDim), float64(s.ValueDim)
-	return 2 * float64(e.Rows) * float64(s.Heads) * (chunk*(k+v) + 2*k*v)
+	return 2 * float64(e.Rows) * float64(s.Heads) * (float64(chunk*(k+v)) + float64(2*k*v))
 }
 
 // work is what a forward computes, in FLOPs of matrix products. Operations bound by memory are left out.
@@ -79,7 +79,7 @@ func (w *work) add(v work) {
 
 // flops is that of the product with the weight of one group for each row.
 func (l *Linear) flops(rows int) float64 {
-	return 2 * float64(rows) * float64(l.W.W.Rows) * float64(l.W.W.Cols)
+	return float64(2 * float64(rows) * float64(l.W.W.Rows) * float64(l.W.W.Cols))
 }
 
 // readsInput tells whether a gradient of the projection reads its input.

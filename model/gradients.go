@@ -24,8 +24,8 @@ type Place struct{ At, Of int }
 // the sums are on their way, and adds it when the unit below has been computed: it does not wait, and a step of n
 // ranks ends later by n-1 copies of a unit. One with several segments receives the sums first, so it is at a block when
 // the next rank is at the block above; of the head, which takes longest, it computes a gradient of each segment. Where
-// experts are cut over ranks, all have to be at the same block: there a rank computes a gradient of each of its
-// segments, and adds them in order. In every case every sum is that of one rank.
+// experts are cut over ranks, or the rows of a sequence, they have to be at the same block: there a rank computes a
+// gradient of each of its segments, and adds them in order. In every case every sum is that of one rank.
 type gradients struct {
 	sums  kernels.Tensor // F32 [1, n]: of the rank's shards, over a step
 	units []gradientUnit // nil: the rank is the only one
@@ -125,13 +125,13 @@ func segmentsApart(s *kernels.Groups) *kernels.Groups {
 	return &kernels.Groups{Offsets: s.Offsets, Count: s.Segments, Segments: 1}
 }
 
-// begin makes room for the gradients of a micro-batch, on the stack. It cuts those of each segment apart where experts
-// are cut over ranks.
-func (g *gradients) begin(r *parallel.Rank, b *Batch, experts bool) {
+// begin makes room for the gradients of a micro-batch, on the stack. It cuts those of each segment apart where ranks
+// are together at a block.
+func (g *gradients) begin(r *parallel.Rank, b *Batch, together bool) {
 	if len(g.units) == 0 || r.ID == 0 && !r.Interleaved() && !b.Idle {
 		return
 	}
-	if experts {
+	if together {
 		b.Segments = segmentsApart(b.Segments)
 	}
 	b.parts.headApart = b.Segments.Segments > 1
@@ -161,9 +161,11 @@ func (g *gradients) addParts(r *parallel.Rank, b *Batch, u *gradientUnit, part k
 			return
 		}
 		for _, v := range u.params {
-			n := v.like.Len()
-			parts := part.ColRange(count*v.at, count*(v.at+n)).Reshape(count, n)
-			r.Dev.Accumulate(t.ColRange(v.at, v.at+n), parts)
+			n := v.like.Rows * v.like.Cols
+			for at := v.at; at < v.at+v.like.Len(); at += n { // of an expert, or the only one
+				parts := part.ColRange(count*at, count*(at+n)).Reshape(count, n)
+				r.Dev.Accumulate(t.ColRange(at, at+n), parts)
+			}
 		}
 	})
 }
@@ -228,7 +230,8 @@ func (u *gradientUnit) viewed(r *parallel.Rank, t kernels.Tensor, count int, bac
 	r.Resumed = nil
 }
 
-// view puts the parameters' gradients into a slot, or so many of each, of segments, into a part: one below the other.
+// view puts the parameters' gradients into a slot, or so many of each matrix, of segments, into a part: one below the
+// other.
 func (u *gradientUnit) view(t kernels.Tensor, count int) {
 	for _, v := range u.params {
 		like := v.like

@@ -101,7 +101,7 @@ func (n *Indexer) Backward(r *parallel.Rank, selected kernels.Tensor, b *Batch, 
 func (n *Indexer) flops(e Extent) float64 {
 	rows := 2 * float64(e.Rows)
 	products := n.Q.Elements() + n.K.Elements() + n.Weights.Elements()
-	return rows * (float64(products) + e.keys(0, 0)*float64(n.Shape.Heads*n.Shape.Dim))
+	return rows * (float64(products) + float64(e.keys(0, 0)*float64(n.Shape.Heads*n.Shape.Dim)))
 }
 
 // params are the weights, in the order of the graph.

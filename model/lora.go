@@ -107,8 +107,11 @@ func (m *Model) SameAdapters(c peft.Config) error {
 		return err
 	}
 	if c.SharedExperts != m.LoRA.SharedExperts {
-		return fmt.Errorf("its experts have %s, and the shape asks for %s", factorsOf[m.LoRA.SharedExperts],
-			factorsOf[c.SharedExperts])
+		has, want := "factors each", "shared factors"
+		if m.LoRA.SharedExperts {
+			has, want = want, has
+		}
+		return fmt.Errorf("its experts have %s, and the shape asks for %s", has, want)
 	}
 	if !maps.Equal(saved, m.saved) {
 		return fmt.Errorf("it has modules_to_save %q, and the shape asks for %q", m.LoRA.ModulesToSave, c.ModulesToSave)

@@ -8,9 +8,6 @@ import (
 	"lockstep/parallel"
 )
 
-// factorsOf says what experts have.
-var factorsOf = map[bool]string{false: "factors each", true: "shared factors"}
-
 // shareFactors lets the experts of each layer share one factor of their adapters: A of what reads the residual stream,
 // B of what writes it. The other factor is each expert's own. This is what Tinker trains and SGLang serves
 // ("shared outer", --experts-shared-outer-loras). PEFT has no form for it, nor is one needed to read it: each expert

@@ -12,7 +12,7 @@ import (
 //	q, k of a head = (nope, rope), with rope(kr) in the key of every head;  o = softmax(scale q k^T) v;  y = o Wo
 //
 // The definition says whether keys and values are expanded from the latent ([MLA.expand]) or queries are brought to it
-// (mla_absorbed.go). It is the same in training, prefill and decoding, since the two round in different places. The
+// ([MLA.absorb]). It is the same in training, prefill and decoding, since the two round in different places. The
 // cache holds what attention reads: keys and values of all heads, or one latent and rotary part for all heads.
 type MLA struct {
 	Down    *Linear       // [cq + ck + r, H]: the latents and the rotary part of the keys
@@ -123,7 +123,7 @@ func (a *MLA) selectKeys(r *parallel.Rank, u, x kernels.Tensor, b *Batch, k *Kee
 // attend writes attention's output and log-sums.
 func (a *MLA) attend(r *parallel.Rank, read kernels.KV, b *Batch, s *MLASaved) {
 	if s.Selected.IsNil() {
-		r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+		attend(r, s.Out, s.LSE, s.Q, read, a.Shape, b)
 	} else {
 		a.ops.sparse.SparseAttend(s.Out, s.LSE, s.Q, read, s.Selected, b.Layout, a.Shape)
 	}
@@ -133,7 +133,7 @@ func (a *MLA) attend(r *parallel.Rank, read kernels.KV, b *Batch, s *MLASaved) {
 func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, b *Batch, s *MLASaved) {
 	read := kernels.KV{K: s.K, V: s.V}
 	if s.Selected.IsNil() {
-		r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+		attendBackward(r, qkv{dq, dk, dv}, dout, s.Out, s.LSE, qkv{s.Q, s.K, s.V}, a.Shape, b)
 	} else {
 		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Selected,
 			b.Layout, a.Shape)
@@ -182,7 +182,7 @@ func (a *MLA) work(e Extent) (w work) {
 	if a.Form == kernels.LatentExpanded {
 		w.product(SaveProjections, a.KV, e.Rows)
 	} else { // the weights of keys before attention, those of values behind it
-		w.again = 2 * rows * float64(heads*a.NopeDim) * float64(a.KV.W.W.Cols)
+		w.again = float64(2 * rows * float64(heads*a.NopeDim) * float64(a.KV.W.W.Cols))
 		values := a.KV.flops(e.Rows) - w.again
 		if a.readsValues() {
 			w.again += values
@@ -203,6 +203,14 @@ func (a *MLA) work(e Extent) (w work) {
 
 // Idle is 0.
 func (a *MLA) Idle() int { return 0 }
+
+// contextHeads is 0 where one key is for all heads, or an indexer selects keys of all rows.
+func (a *MLA) contextHeads() (n int, key string) {
+	if a.Form == kernels.LatentAbsorbed || a.Sparse {
+		return 0, ""
+	}
+	return a.Shape.Heads, "num_attention_heads"
+}
 
 // cache is the layer's part of the batch's cache.
 func (a *MLA) cache(b *Batch) LayerCache {
@@ -254,4 +262,81 @@ func (a *MLA) expandBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	a.attendBackward(r, dq, dk, dkv.ColRange(own, dkv.Cols), do, b, s)
 	r.Dev.JoinHeadsBackward(dkv.ColRange(0, own), dkr, dk)
 	return dq, a.KV.Backward(r, dkv, nil, b.Segments, &s.KVIn)
+}
+
+// absorbedSaved is what Backward needs of absorbed attention.
+type absorbedSaved struct {
+	Q       kernels.Tensor // [T, Heads*(n+r)]: queries before a head's weight of keys
+	O       kernels.Tensor // [T, Heads*v]: what a head's weight of values makes of attention's output
+	KeyDown HeadSaved
+	ValueUp HeadSaved
+}
+
+// keyHeads and valueHeads are the weights of each head's keys and values.
+func (a *MLA) keyHeads() *HeadLinear {
+	return &HeadLinear{of: a.KV, Heads: a.Shape.Heads, Rows: a.NopeDim}
+}
+
+func (a *MLA) valueHeads() *HeadLinear {
+	own := a.Shape.Heads * a.NopeDim
+	return &HeadLinear{of: a.KV, from: own, Heads: a.Shape.Heads, Rows: (a.KV.W.W.Rows - own) / a.Shape.Heads}
+}
+
+// heads is t [T, Heads*n] as rows of tokens' heads, [T*Heads, n].
+func (a *MLA) heads(t kernels.Tensor) kernels.Tensor {
+	return t.Reshape(t.Rows*a.Shape.Heads, t.Cols/a.Shape.Heads)
+}
+
+// absorb makes attention's queries: the first columns of a head are multiplied by the weight of its keys, the rotary
+// ones are copied. Keys are (c, kr), values c: one row for all heads, from normed latents c [T, ck] and the rotary part
+// of the keys, kr [T, r].
+func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
+	q := s.Q
+	s.Absorbed.Q = q
+	s.K = r.Stack.New(c.DType, c.Rows, c.Cols+kr.Cols)
+	s.V = s.K.ColRange(0, c.Cols)
+	r.Dev.Copy(s.V, c)
+	r.Dev.Copy(s.K.ColRange(c.Cols, s.K.Cols), kr)
+	s.Q = r.Stack.New(q.DType, q.Rows, a.Shape.Heads*s.K.Cols)
+	from, to := a.heads(q), a.heads(s.Q)
+	a.keyHeads().down(r, to.ColRange(0, c.Cols), from.ColRange(0, a.NopeDim), &s.Absorbed.KeyDown)
+	r.Dev.Copy(to.ColRange(c.Cols, to.Cols), from.ColRange(a.NopeDim, from.Cols))
+}
+
+// readsValues tells whether a gradient reads o or what an adapter makes of it.
+func (a *MLA) readsValues() bool { return a.O.readsInput() || a.KV.readsInput() }
+
+// values is o [T, Heads*v] from attention's output over latents; the zero Tensor where nothing reads it.
+func (a *MLA) values(r *parallel.Rank, k *Keep, s *MLASaved) kernels.Tensor {
+	if k.done(layerOutput) && !a.readsValues() {
+		return kernels.Tensor{}
+	}
+	p := a.valueHeads()
+	s.Absorbed.O = r.Stack.New(s.Out.DType, s.Out.Rows, p.Heads*p.Rows)
+	p.up(r, a.heads(s.Absorbed.O), a.heads(s.Out), &s.Absorbed.ValueUp)
+	return s.Absorbed.O
+}
+
+// absorbBackward is dq [T, Heads*(n+r)] and dc [T, ck] from do [T, Heads*v]; it writes dkr [T, r].
+func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch, s *MLASaved) (dq, dc kernels.Tensor) {
+	var valueDown, keyUp HeadSaved
+	dout, values := r.Stack.New(do.DType, do.Rows, s.Out.Cols), a.valueHeads()
+	values.down(r, a.heads(dout), a.heads(do), &valueDown)
+	values.weightGrads(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, b)
+
+	dabsorbed, dk, dv := r.Stack.New(do.DType, do.Rows, s.Q.Cols), r.Stack.New(do.DType, do.Rows, s.K.Cols),
+		r.Stack.New(do.DType, do.Rows, s.V.Cols)
+	a.attendBackward(r, dabsorbed, dk, dv, dout, b, s)
+	r.Dev.Add(dv, dv, dk.ColRange(0, dv.Cols))
+	r.Dev.Copy(dkr, dk.ColRange(dv.Cols, dk.Cols))
+
+	q := a.heads(s.Absorbed.Q).ColRange(0, a.NopeDim)
+	dq = r.Stack.New(do.DType, do.Rows, s.Absorbed.Q.Cols)
+	from, to, keys := a.heads(dabsorbed), a.heads(dq), a.keyHeads()
+	latent := from.ColRange(0, dv.Cols)
+	keys.up(r, to.ColRange(0, a.NopeDim), latent, &keyUp)
+	keys.weightGrads(r, q, latent, &keyUp, b)
+	sharedGrads(r, b, sharedGrad{values, valueDown.U, a.heads(s.Out)}, sharedGrad{keys, s.Absorbed.KeyDown.U, latent})
+	r.Dev.Copy(to.ColRange(a.NopeDim, to.Cols), from.ColRange(dv.Cols, from.Cols))
+	return dq, dv
 }

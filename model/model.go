@@ -106,7 +106,7 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 	if (m.Indexing != IndexersFrozen) != (b.IndexerLoss != nil) {
 		panic("model: a batch has an indexer loss where, and only where, indexers are trained")
 	}
-	m.grads.begin(r, b, m.ExpertParallel())
+	m.grads.begin(r, b, m.ExpertParallel() || b.Context != nil)
 	if m.Indexing == IndexersDense {
 		x := m.Forward(r, b, s)
 		m.useUnit(r, m.headUnit())

@@ -97,7 +97,7 @@ func (m *MoE) tokens(r *parallel.Rank, u kernels.Tensor) kernels.Tensor {
 }
 
 // backward is the gradients of the experts' inputs [T, n] and of the weights [T, K], from dout [T, n].
-func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor) (dx, dweights kernels.Tensor) {
+func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) (dx, dweights kernels.Tensor) {
 	w := s.Routing.Weights
 	dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
 	if s.exchange != nil {
@@ -107,7 +107,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor) (dx, dweights
 	}
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
 	r.Dev.CombineBackward(dy, dweights, dout, s.Y, w, kernels.Tensor{}, s.Plan.RowOf)
-	dxs := s.Experts.backward(r, dy, &s.Plan.Groups, &s.Plan.Groups)
+	dxs := s.Experts.backward(r, dy, &s.Plan.Groups, b.segmentsOf(&s.Plan.Groups))
 	dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	return dx, dweights
@@ -147,7 +147,7 @@ func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) ker
 	if m.OutOf != nil {
 		dsum = m.OutOf.Backward(r, dout, nil, b.Segments, &s.OutOfIn)
 	}
-	dx, dweights := s.backward(r, dsum)
+	dx, dweights := s.backward(r, dsum, b)
 	if m.Into != nil {
 		dx = m.Into.Backward(r, dx, nil, b.Segments, &s.IntoIn)
 	}
@@ -175,7 +175,7 @@ func (m *MoE) work(e Extent) (w work) {
 	rows := e.Rows * m.TopK
 	w.product(SaveGateUp, m.Experts.GateUp, rows)
 	w.product(SaveExperts, m.Experts.Down, rows)
-	w.again = 2 * float64(e.Rows) * float64(m.Router.W.W.Rows) * float64(m.Router.W.W.Cols)
+	w.again = float64(2 * float64(e.Rows) * float64(m.Router.W.W.Rows) * float64(m.Router.W.W.Cols))
 	if m.Into != nil {
 		w.again += m.Into.flops(e.Rows)
 		w.output = m.OutOf.flops(e.Rows)

@@ -201,7 +201,7 @@ func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 }
 
 // decayRate is A_log of a decay that is uniform in [0.01, 16).
-func decayRate(_ int, u float64) float32 { return kernels.Ln(float32(0.01 + u*15.99)) }
+func decayRate(_ int, u float64) float32 { return kernels.Ln(float32(0.01 + float64(u*15.99))) }
 
 // packedQKVZ is where Qwen3-Next has row i of q, k, v and z on disk: rows of a key head lie together, its queries, its
 // keys, the values and the gates of its heads.

@@ -47,7 +47,7 @@ func (s Schedule) At(step int) float64 {
 	case "linear":
 		return s.Peak * (1 - float64((1-s.Final)*progress))
 	case "cosine":
-		return s.Peak * (s.Final + float64((1-s.Final)*(1+math.Cos(math.Pi*progress)))/2)
+		return s.Peak * (s.Final + float64((1-s.Final)*(1+math.Cos(math.Pi*progress))/2))
 	}
 	return s.Peak
 }

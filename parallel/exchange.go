@@ -161,6 +161,51 @@ func (g *Group) Scatter(at, in, out []int, pairs ...Pair) *Exchange {
 	})
 }
 
+// RowsToHeads is the all-to-all of DeepSpeed-Ulysses (Jacobs et al., arXiv 2309.14509): from Src of each pair, this
+// member's rows of all columns, to Dst, the rows of all members of this one's columns. Columns are divided evenly, rows
+// lie in the order of members.
+func (g *Group) RowsToHeads(pairs ...Pair) *Exchange {
+	return g.exchange("rows to heads", post{src: sources(pairs)}, func(posts []post) (pieces []piece) {
+		for k, pair := range pairs {
+			at, n := 0, pair.Dst.Cols
+			for i, p := range posts {
+				src := p.src[k].ColRange(g.Me*n, (g.Me+1)*n)
+				pieces = append(pieces, piece{i, pair.Dst.RowRange(at, at+src.Rows), src})
+				at += src.Rows
+			}
+			if at != pair.Dst.Rows || n*g.Size != pair.Src.Cols {
+				panic(fmt.Sprintf("parallel: %d rows of %s to %s of %d ranks", at, pair.Src, pair.Dst, g.Size))
+			}
+		}
+		return pieces
+	})
+}
+
+// HeadsToRows is the way back: from the rows of all members of this one's columns to this member's rows of all columns.
+func (g *Group) HeadsToRows(pairs ...Pair) *Exchange {
+	var rows []int
+	for _, pair := range pairs {
+		rows = append(rows, pair.Dst.Rows)
+	}
+	return g.exchange("heads to rows", post{src: sources(pairs), rows: rows}, func(posts []post) (pieces []piece) {
+		for k, pair := range pairs {
+			from, at := 0, 0
+			for _, p := range posts[:g.Me] {
+				from += p.rows[k]
+			}
+			for i, p := range posts {
+				src := p.src[k].RowRange(from, from+pair.Dst.Rows)
+				pieces = append(pieces, piece{i, pair.Dst.ColRange(at, at+src.Cols), src})
+				at += src.Cols
+			}
+			if at != pair.Dst.Cols {
+				panic(fmt.Sprintf("parallel: %d columns of %s to %s", at, pair.Src, pair.Dst))
+			}
+		}
+		return pieces
+	})
+}
+
 // Read makes read enqueue operations that read what all members give where it lies: by kind, each in the order of
 // members. They come once all members have computed theirs. The exchange is done when the others have read what is this
 // member's.

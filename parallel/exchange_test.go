@@ -116,6 +116,48 @@ func TestAllGather(t *testing.T) {
 	})
 }
 
+// Rows of all columns become columns of all rows, and come back.
+func TestRowsToHeads(t *testing.T) {
+	for seed := range uint64(3) {
+		w, err := Open(delayed(t, 4, seed), Mesh{Experts: 1, Context: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		rounds(t, w, func(r *Rank, round int) error {
+			g := r.Context([]int{2, 4}[round%2])
+			first := r.ID - g.Me
+			rows := func(member int) int { return 1 + (member+round)%3 }
+			src := fill(r, r.ID, round, rows(g.Me), 2*g.Size)
+			for at := range src.Cols { // a column has numbers of its own
+				src.F32s()[at] += float32(at) / 64
+			}
+			var want []float32
+			for member := range g.Size {
+				for row := range rows(member) {
+					for _, at := range []int{2 * g.Me, 2*g.Me + 1} {
+						v := number(first+member, round, row)
+						if row == 0 {
+							v += float32(at) / 64
+						}
+						want = append(want, v)
+					}
+				}
+			}
+			heads, back := r.Stack.New(kernels.F32, len(want)/2, 2), r.Stack.New(kernels.F32, src.Rows, src.Cols)
+			g.RowsToHeads(Pair{heads, src}).Wait()
+			if got := heads.F32s(); !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
+			}
+			g.HeadsToRows(Pair{back, heads}).Wait()
+			if got := back.F32s(); !slices.Equal(got, src.F32s()) {
+				return fmt.Errorf("rank %d has %v back of %v", r.ID, got, src.F32s())
+			}
+			return nil
+		})
+	}
+}
+
 // Each member has some tensors of every size, and none in some rounds.
 func TestBroadcast(t *testing.T) {
 	eachWorld(t, func(t *testing.T, w *World) {
@@ -400,6 +442,7 @@ func TestOpenRefuses(t *testing.T) {
 	}{
 		{all, Mesh{Experts: 3}, "3 ranks, which does not divide the 4"},
 		{all, Mesh{Experts: 0}, "0 ranks"},
+		{all, Mesh{Experts: 1, Context: 3}, "sequences are divided over 3 ranks, which does not divide the 4"},
 		{[]kernels.Device{all[0], plain{all[1]}}, Mesh{Experts: 1}, "cannot copy from the memory of"},
 		{[]kernels.Device{plain{all[1]}, all[0]}, Mesh{Experts: 1}, "does not copy from other devices"},
 	} {

@@ -55,7 +55,7 @@ type meeting struct {
 type post struct {
 	exchange string           // its name, which is the same for all
 	src      []kernels.Tensor // what the member gives
-	rows     []int            // of src for each member
+	rows     []int            // of src for each member; of HeadsToRows, of each source for this member
 	numbers  []int32          // that the member shares
 	ready    []kernels.Event  // the member's tensors have been computed
 	copied   []kernels.Event  // by member whose memory was copied: the copies are done; nil: none

@@ -15,6 +15,9 @@ func (r *Rank) Lanes(n int) []*Rank {
 			tally: r.tally}
 		if r.Data != nil {
 			lane.Data, lane.Experts = r.Data.on(lane), r.Experts.on(lane)
+			for _, g := range r.contexts {
+				lane.contexts = append(lane.contexts, g.on(lane))
+			}
 		}
 		r.lanes = append(r.lanes, lane)
 	}

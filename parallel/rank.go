@@ -22,11 +22,24 @@ type Rank struct {
 	Data    *Group // all ranks: each computes rows of its own
 	Experts *Group // the ranks that share the experts of one copy of the model, Mesh.Experts consecutive ones
 
+	contexts []*Group // see Context
+
 	// Resumed is called in a lane that goes on when others have run: what they changed is set again. Nil: nothing is.
 	Resumed func()
 	tally   *tally  // of all its lanes; nil: the rank has no world
 	yield   func()  // see Yield; nil: the rank has no lanes
 	lanes   []*Rank // on the same device, see Lanes
+}
+
+// Context is the group of so many consecutive ranks, a divisor of Mesh.Context above 1, that divide the rows of their
+// sequences; nil in a plan.
+func (r *Rank) Context(ranks int) *Group {
+	for _, g := range r.contexts {
+		if g.Size == ranks {
+			return g
+		}
+	}
+	return nil
 }
 
 // Pinned is memory of the host, pinned for the device, for activations of the present step in the order of a stack. The

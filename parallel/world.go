@@ -15,6 +15,8 @@ import (
 // Mesh says how the ranks of a world divide the work.
 type Mesh struct {
 	Experts int // ranks over which the experts of one copy of the model are divided; it divides the number of ranks
+	// Context is the most ranks over which the rows of a sequence are divided; it divides the number of ranks. 0: 1.
+	Context int
 }
 
 // World is the ranks of a job. One goroutine, the job's, calls its methods. It is rank 0, and works alone where the
@@ -51,6 +53,10 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 	if mesh.Experts < 1 || n%mesh.Experts != 0 {
 		return nil, fmt.Errorf("experts are divided over %d ranks, which does not divide the %d ranks", mesh.Experts, n)
 	}
+	if mesh.Context > 1 && n%mesh.Context != 0 {
+		return nil, fmt.Errorf("sequences are divided over %d ranks, which does not divide the %d ranks", mesh.Context,
+			n)
+	}
 	if err := reachable(devices); err != nil {
 		return nil, err
 	}
@@ -66,9 +72,10 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 	for i, g := range w.group("data", w.ranks) {
 		w.ranks[i].Data = g
 	}
-	for from := 0; from < n; from += mesh.Experts {
-		for i, g := range w.group("experts", w.ranks[from:from+mesh.Experts]) {
-			w.ranks[from+i].Experts = g
+	w.divide("experts", mesh.Experts, func(r *Rank, g *Group) { r.Experts = g })
+	for size := 2; size <= mesh.Context; size++ {
+		if mesh.Context%size == 0 {
+			w.divide("context", size, func(r *Rank, g *Group) { r.contexts = append(r.contexts, g) })
 		}
 	}
 	for _, r := range w.ranks[1:] {
@@ -77,6 +84,15 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 		go w.serve(r, work)
 	}
 	return w, nil
+}
+
+// divide makes groups of so many consecutive ranks.
+func (w *World) divide(name string, size int, give func(r *Rank, g *Group)) {
+	for from := 0; from < len(w.ranks); from += size {
+		for i, g := range w.group(name, w.ranks[from:from+size]) {
+			give(w.ranks[from+i], g)
+		}
+	}
 }
 
 func reachable(devices []kernels.Device) error {

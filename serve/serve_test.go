@@ -226,11 +226,11 @@ func TestVerify(t *testing.T) {
 		def    kernels.Definition
 		dtype  kernels.DType
 		tokens int
-	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000},
-		{ex2h, kernels.BF16, 3000}} {
+	}{{kernels.Default(), kernels.F32, 6000}, {kernels.Default(), kernels.BF16, 1000}, {tc16, kernels.BF16, 1000},
+		{ex2h, kernels.BF16, 1000}} {
 		for i, family := range families {
 			if i >= 3 { // each of these adds one layer kind
-				c.tokens = 1500
+				c.tokens = 600
 			}
 			name := fmt.Sprintf("%s/%s/%s/%s", family, c.def.Dot, c.def.Exp2, c.dtype)
 			t.Run(name, func(t *testing.T) { verifies(t, family, c.def, c.dtype, c.tokens) })

@@ -3,10 +3,12 @@
 package serve
 
 import (
+	"slices"
 	"testing"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda"
+	"lockstep/model"
 )
 
 // Verify catches every broken rule on a GPU too, with the forms of latent attention that it has. The test needs a GPU
@@ -30,6 +32,29 @@ func TestVerifyCatchesOnGPU(t *testing.T) {
 		})
 	}
 	t.Logf("caught: %v", seen)
+}
+
+// With keys and values in MXFP8 a GPU's decoding is its prefill is training in every family: its pages are in codes, of
+// heads, of absorbed latents and of those that an indexer selects.
+func TestVerifyCacheOnGPU(t *testing.T) {
+	for _, c := range cacheCases(t) {
+		c.def.Dot, c.def.Exp2, c.dtype = kernels.DotTC16, kernels.Exp2Ex2h, kernels.BF16
+		t.Run(c.String(), func(t *testing.T) {
+			dev, err := cuda.New(c.def, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			onDevices(t, []kernels.Device{dev}, c, mesh{ranks: 1}, kernels.BreakNone, func(s *ServedModel) {
+				if rep := verifyOn(t, s, VerifyOptions{Tokens: 300, Seed: 3}); rep.Err() != nil {
+					t.Errorf("%v\n%s", rep.Err(), rep.Table())
+				}
+				c := s.Model.NewCache(s.Rank.Stack, model.CacheSize{Pages: 1, PageRows: 16, Slots: 1})
+				if !slices.ContainsFunc(c.Layers, func(l model.LayerCache) bool { return l.KV.Codes != nil }) {
+					t.Error("its pages are not in codes")
+				}
+			})
+		})
+	}
 }
 
 // Two GPUs compute what one of them does that has all weights, and sums by rank are noticed. The test needs two GPUs

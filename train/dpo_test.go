@@ -87,16 +87,16 @@ func TestPreferenceSameBits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, set := range []string{"run.micro_batch=3", "run.micro_batch=4", "run.recompute=true", "device.threads=1",
-			"device.isa=portable"} {
+		for _, set := range [][]string{{"run.micro_batch=3", "device.threads=1"},
+			{"run.micro_batch=4", "run.recompute=true"}, {"device.isa=portable"}} {
 			out := filepath.Join(t.TempDir(), "run")
-			got, err := runTiny(t, out, false, append(base, set)...)
+			got, err := runTiny(t, out, false, append(base, set...)...)
 			if err != nil || got != want {
-				t.Errorf("%v %s: %s, want %s (%v)", base[len(pairs):], set, got, want, err)
+				t.Errorf("%v %v: %s, want %s (%v)", base[len(pairs):], set, got, want, err)
 				continue
 			}
 			if readBytes(t, filepath.Join(out, referenceFile)) != readBytes(t, filepath.Join(whole, referenceFile)) {
-				t.Errorf("%v %s: another reference", base[len(pairs):], set)
+				t.Errorf("%v %v: another reference", base[len(pairs):], set)
 			}
 		}
 		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "dpo.beta=0.11")...); err !=

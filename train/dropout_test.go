@@ -15,7 +15,8 @@ import (
 // probability has masks of its own.
 func TestDropout(t *testing.T) {
 	base := []string{"lora.rank=4", "lora.dropout=0.25", "run.packs=5", "run.steps=4", "optim.schedule=constant",
-		"optim.warmup_steps=0", "run.save_every=0", "definition.segment=64", "lora.targets=q_proj,k_proj,o_proj"}
+		"optim.warmup_steps=0", "run.save_every=0", "definition.segment=64", "lora.targets=q_proj,k_proj,o_proj",
+		"model.config.num_key_value_heads=2"}
 	run := func(out string, resume bool, more ...string) string {
 		s, err := testshape.Parse(append(slices.Clone(base), more...))
 		if err != nil {
@@ -44,6 +45,7 @@ func TestDropout(t *testing.T) {
 		"micro-batch":      {"run.micro_batch=3"},
 		"recomputed":       {"run.recompute=full", "run.micro_batch=2"},
 		"ranks":            {"parallel.ranks=3"},
+		"context":          {"parallel.ranks=2", "parallel.context=2", "run.micro_batch=2"},
 		"sharded, experts": {"parallel.ranks=2", "parallel.experts=2", "parallel.weights=sharded", "run.micro_batch=2"},
 		"lanes":            {"parallel.ranks=2", "parallel.experts=2", "parallel.interleave=2", "run.micro_batch=2"},
 	} {

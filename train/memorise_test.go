@@ -27,22 +27,22 @@ const memorise = `
 path = "%s"
 [data]
 path = "%s"
-pack_rows = 192
+pack_rows = 128
 [optim]
-lr = 3e-3
+lr = 6e-3
 schedule = "linear"
-warmup_steps = 10
+warmup_steps = 5
 [run]
-steps = 200
+steps = 70
 packs = 1
 save_every = 0
-log_every = 200
+log_every = 70
 verify_tokens = 0
 `
 
 const (
 	memorised       = 8  // sequences
-	memorisedLength = 24 // tokens of each
+	memorisedLength = 16 // tokens of each
 )
 
 // Every family learns 8 sequences of noise by heart and gives them back: the whole way from a folder through training

@@ -38,12 +38,12 @@ func TestRanksOnGPUs(t *testing.T) {
 	few := []string{"run.steps=2", "optim.warmup_steps=0", "run.save_every=0"}
 	for name, set := range map[string][]string{
 		"full": append(few, "run.packs=5", "model.config.tie_word_embeddings=true", "run.micro_batch=2",
-			"definition.segment=64", "data.eval_samples=0"),
+			"definition.segment=64", "data.eval_samples=0", "model.config.num_key_value_heads=2"),
 		"experts": append(few, "run.packs=3", "data.eval_samples=0", "offload.optimizer=true", "offload.ring=0.0001"),
 		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full",
 			"data.eval_samples=0", "model.config.num_hidden_layers=5", "offload.activations=true"),
-		"qat": append(few, "model.weights=fp8", "run.packs=3", "data.eval_samples=0", "offload.optimizer=true",
-			"offload.ring=0.0001"),
+		"qat": append(few, "model.weights=fp8", "definition.acts=mxfp8", "run.packs=3", "data.eval_samples=0",
+			"offload.optimizer=true", "offload.ring=0.0001"),
 		"weights on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
 			"offload.weights=0.00003"),
 		"codes on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
@@ -51,7 +51,7 @@ func TestRanksOnGPUs(t *testing.T) {
 			"run.recompute=full"),
 		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "model.coded=projections",
 			"lora.target_parameters=mlp.experts.down_proj", "data.eval_samples=0"),
-		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1"),
+		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "definition.cache=mxfp8"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			shape := func(kind string, ranks int) *configs.Shape {
@@ -67,9 +67,13 @@ func TestRanksOnGPUs(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, p := range []configs.Parallel{{Ranks: 2, Weights: "replicated", Experts: 1},
-				{Ranks: 3, Weights: "sharded", Experts: 1}, {Ranks: 2, Weights: "replicated", Experts: 2}} {
+				{Ranks: 3, Weights: "sharded", Experts: 1}, {Ranks: 2, Weights: "replicated", Experts: 2},
+				{Ranks: 2, Weights: "replicated", Experts: 2, Context: 2}} {
+				if p.Context > 1 && name != "full" {
+					continue
+				}
 				s, out := shape("cuda", p.Ranks), filepath.Join(t.TempDir(), "run")
-				p.Interleave = 1
+				p.Interleave, p.Context = 1, max(p.Context, 1)
 				s.Parallel = p
 				if err := runDevices(context.Background(), t, s, out, gpus(t, s)); err != nil {
 					t.Fatal(err)

@@ -18,16 +18,18 @@ var drawnRuns = flag.Int("drawn", 60, "runs that TestRanksDrawn draws; below 0: 
 // drawnFamily is a golden that TestRanksDrawn draws from.
 type drawnFamily struct {
 	dir     string
-	shape   [2][]byte // in fp32 and in bf16
-	experts int       // of a mixture; 0: there is none
+	shape   [2][]byte            // in fp32 and in bf16
+	experts int                  // of a mixture; 0: there is none
+	divides func(ranks int) bool // whether a context of so many ranks divides its heads
 }
 
 // Whatever the family, the mode, the ranks, the micro-batch, what is recomputed, where weights lie and when copies are
 // carried out: a run ends in the files of one rank that keeps everything.
 func TestRanksDrawn(t *testing.T) {
 	families, alone := drawnFamilies(t), map[string]string{}
-	// runs whose experts are on several ranks, those with several segments in a micro-batch, and those of two lanes
-	split, several, lanes := 0, 0, 0
+	// runs whose experts are on several ranks, those with several segments in a micro-batch, those of two lanes, and
+	// those whose packs are divided over ranks
+	split, several, lanes, contexts := 0, 0, 0, 0
 	for i := 0; *drawnRuns < 0 || i < *drawnRuns; i++ {
 		rng := rand.New(rand.NewPCG(uint64(i), 4))
 		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
@@ -60,6 +62,13 @@ func TestRanksDrawn(t *testing.T) {
 			}
 		}
 		mesh = append(mesh, fmt.Sprintf("run.micro_batch=%d", micro))
+		for _, n := range []int{4, 3, 2} {
+			if ranks%n == 0 && f.divides(n) && (micro > 1 || rows > 64) {
+				mesh = append(mesh, fmt.Sprintf("parallel.context=%d", n))
+				contexts++
+				break
+			}
+		}
 		key := fmt.Sprint(f.dir, kind, base)
 		if alone[key] == "" {
 			alone[key] = run(0)
@@ -68,9 +77,9 @@ func TestRanksDrawn(t *testing.T) {
 			t.Errorf("draw %d, %s, %v, %v:\n%s\nwant\n%s", i, f.dir, base, mesh, got, alone[key])
 		}
 	}
-	if split < *drawnRuns/6 || several < split/3 || lanes < split/6 {
-		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes: the test "+
-			"shows little", split, *drawnRuns, several, lanes)
+	if split < *drawnRuns/6 || several < split/3 || lanes < split/6 || contexts < *drawnRuns/6 {
+		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes, and %d packs "+
+			"over several ranks: the test shows little", split, *drawnRuns, several, lanes, contexts)
 	}
 }
 
@@ -78,8 +87,9 @@ func TestRanksDrawn(t *testing.T) {
 func drawnFamilies(t *testing.T) (list []drawnFamily) {
 	lines := t.TempDir()
 	eachFamily(t, func(t *testing.T, dir string, vocab int) {
-		f := drawnFamily{dir: dir}
-		for _, bl := range described(t, dir).Blocks {
+		m := described(t, dir)
+		f := drawnFamily{dir: dir, divides: func(ranks int) bool { return m.CheckContext(ranks) == nil }}
+		for _, bl := range m.Blocks {
 			for _, sub := range bl {
 				if l, ok := sub.Layer.(*model.MoE); ok {
 					f.experts = l.Router.W.W.Rows

@@ -62,7 +62,7 @@ func runDevices[D kernels.Device](ctx context.Context, t *testing.T, s *configs.
 		t.Fatal(err)
 	}
 	defer log.Close()
-	w, err := parallel.Open(devices, parallel.Mesh{Experts: s.Parallel.Experts})
+	w, err := parallel.Open(devices, parallel.Mesh{Experts: s.Parallel.Experts, Context: s.Parallel.Context})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,14 +101,15 @@ func ranksCases(t *testing.T) map[string][]string {
 		"dense lora": append(few, "lora.rank=4", "lora.targets=q_proj,o_proj", "run.packs=7", "run.recompute=full",
 			"model.config.num_hidden_layers=4"),
 		"tied":  append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
-		"micro": append(few, "run.packs=7", "run.micro_batch=2", "definition.segment=64", "data.pack_rows=100"),
-		"long": append(few, "run.packs=5", "definition.segment=64", "data.pack_rows=300", "model.dtype=bf16",
+		"micro": append(append(few, divided...), "run.packs=7", "run.micro_batch=2", "data.pack_rows=100"),
+		"long": append(append(few, divided...), "run.packs=5", "data.pack_rows=300", "model.dtype=bf16",
 			"lora.rank=4", "lora.targets=q_proj,o_proj", "lora.target_parameters=mlp.experts.gate_up_proj"),
 		"epoch": {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3",
 			"data.countdown.train=60"},
-		"pairs": append(tinyPairs(t), "run.steps=3", "optim.warmup_steps=0"),
+		"pairs": append(append(tinyPairs(t), divided...), "run.steps=3", "optim.warmup_steps=0"),
 		"grpo":  rl,
-		"dapo":  append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "rl.minibatches=2", "rl.proximal=true"),
+		"dapo": append(append(rl, divided...), "rl.objective=dapo", "rl.kl_coef=0.1", "rl.minibatches=2",
+			"rl.proximal=true"),
 		"stale": append(rl, "rl.staleness=2", "rollout.slots=6", "run.steps=4"),
 		"qat":   append(few, "model.weights=int4", "run.packs=7", "model.dtype=bf16"),
 		"qat fp8": append(few, "model.weights=fp8", "run.packs=5", "definition.dot=tc16", "model.dtype=bf16",
@@ -122,6 +123,10 @@ func ranksCases(t *testing.T) map[string][]string {
 		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
 	}
 }
+
+// divided are settings of a model whose heads four ranks divide, and of packs that have several segments.
+var divided = []string{"definition.segment=64", "model.config.num_attention_heads=4",
+	"model.config.num_key_value_heads=4"}
 
 // Any number of ranks come to the files of one, whenever their copies are carried out.
 func TestRanks(t *testing.T) {
@@ -153,6 +158,15 @@ func TestRanks(t *testing.T) {
 				for _, lanes := range [][]string{nil, {"parallel.interleave=2", "run.micro_batch=2"}} {
 					if got := run(ranks, uint64(seed), append(mesh, lanes...)...); got != want {
 						t.Errorf("%d ranks, %v, expert parallel:\n%s\nwant\n%s", ranks, lanes, got, want)
+					}
+				}
+			}
+			if slices.Contains(set, divided[1]) {
+				for seed, mesh := range [][]string{{"parallel.context=2"},
+					{"parallel.context=4", "parallel.weights=sharded"},
+					{"parallel.context=2", "parallel.experts=4", "parallel.interleave=2", "run.micro_batch=2"}} {
+					if got := run(4, uint64(seed), mesh...); got != want {
+						t.Errorf("4 ranks, %v:\n%s\nwant\n%s", mesh, got, want)
 					}
 				}
 			}
@@ -254,6 +268,37 @@ func TestRanksChange(t *testing.T) {
 				t.Errorf("%s\nwant\n%s", got, want)
 			}
 		})
+	}
+}
+
+// Heads that cannot be divided are refused in one line, with what can; packs that are too short are told.
+func TestContextRefused(t *testing.T) {
+	for dir, want := range map[string]string{
+		"glm5": "parallel.context: ranks divide heads, and in layer 0 of glm_moe_dsa one key is for all of them or " +
+			"an indexer selects keys: set 1",
+		"kimi_k2":   "ranks do not divide the 4 heads of num_attention_heads (layer 0 of deepseek_v3): set 1 or 2 or 4",
+		"qwen3_moe": "ranks do not divide the 2 heads of num_key_value_heads (layer 0 of qwen3_moe): set 1 or 2",
+		"qwen3_5":   "ranks do not divide the 2 heads of linear_num_key_heads (layer 0 of qwen3_5_text): set 1 or 2",
+	} {
+		m := described(t, filepath.Join("..", "model", "testdata", dir))
+		if err := m.CheckContext(16); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", dir, err, want)
+		}
+		if err := m.CheckContext(1); err != nil {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	for _, c := range []struct {
+		set  string
+		want bool
+	}{{"definition.segment=64", false}, {"definition.segment=128", true}, {"run.micro_batch=2", false}} {
+		s, err := testshape.Parse([]string{c.set, "parallel.ranks=2", "parallel.context=2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := shortPacks(s); (got != "") != c.want || c.want && !strings.Contains(got, "have 1 segments") {
+			t.Errorf("%s: %q", c.set, got)
+		}
 	}
 }
 

@@ -29,9 +29,10 @@ func TestLearnSameBits(t *testing.T) {
 		}
 		exact(t, whole)
 		for _, set := range [][]string{
-			{"rollout.slots=1"}, {"rollout.slots=8"}, {"rollout.slots=64"}, {"rollout.page_rows=3"},
-			{"rollout.slots=8", "rollout.pages=24", "rollout.page_rows=4", "rollout.prefill_rows=5"},
-			{"run.micro_batch=3"}, {"run.recompute=true"}, {"device.threads=1"}, {"device.isa=portable"},
+			{"rollout.slots=1", "run.micro_batch=3"}, {"rollout.slots=64", "rollout.page_rows=3", "device.threads=1"},
+			{"rollout.slots=8", "rollout.pages=24", "rollout.page_rows=4", "rollout.prefill_rows=5",
+				"run.recompute=true"},
+			{"device.isa=portable"},
 		} {
 			out := filepath.Join(t.TempDir(), "run")
 			got, err := runTiny(t, out, false, append(base, set...)...)

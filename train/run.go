@@ -321,8 +321,11 @@ func (j *job) run() (err error) {
 	for _, field := range j.corpus.Ignored() {
 		j.note("%s", field)
 	}
+	if text := shortPacks(j.shape); text != "" {
+		j.note("%s", text)
+	}
 	if j.learner == nil {
-		if text := idleRanks(j.shape.Run.Packs, j.world.Size()); text != "" {
+		if text := idleRanks(j.shape.Run.Packs, j.world.Size()/j.shape.Parallel.Context); text != "" {
 			j.note("%s", text)
 		}
 	}
@@ -348,6 +351,18 @@ func (j *job) run() (err error) {
 		}
 	}
 	return j.finish()
+}
+
+// shortPacks says that no micro-batch has a segment for each rank of a context; "": some may have.
+func shortPacks(s *configs.Shape) string {
+	n := s.Parallel.Context
+	packs := max(s.Run.MicroBatch/s.Parallel.Interleave, 1)
+	have := packs * ((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
+	if n <= have {
+		return ""
+	}
+	return fmt.Sprintf("parallel.context: %d packs of data.pack_rows %d have %d segments of definition.segment %d, "+
+		"not one for each of %d ranks: fewer ranks divide them", packs, s.Data.PackRows, have, s.Definition.Segment, n)
 }
 
 // idleRanks says which part of a step ranks without a pack wait; "": none.

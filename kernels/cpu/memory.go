@@ -55,7 +55,7 @@ func (d *Device) reserve(bytes int) []byte {
 func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes, Pinned: d.pinned} }
 
 // Meta is a device that counts the same bytes. Scratch memory of operations is small and not counted.
-func (d *Device) Meta() kernels.Device { return meta.New(d.def, d.Spare()).WithQuantizedCache() }
+func (d *Device) Meta() kernels.Device { return meta.New(d.def, d.Spare()) }
 
 // Close ends the device's threads and frees its memory: its tensors are invalid afterwards.
 func (d *Device) Close() error {

@@ -56,6 +56,7 @@ var (
 	_ kernels.SparseAttention   = (*Device)(nil)
 	_ kernels.IndexerLoss       = (*Device)(nil)
 	_ kernels.QuantizedProducts = (*Device)(nil)
+	_ kernels.QuantizedCache    = (*Device)(nil)
 	_ kernels.MemoryReader      = (*Device)(nil)
 	_ kernels.Planner           = (*Device)(nil)
 	_ kernels.Transfers         = (*Device)(nil)

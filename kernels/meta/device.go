@@ -3,11 +3,7 @@
 // addresses without memory. It imports kernels and quant only.
 package meta
 
-import (
-	"errors"
-
-	"lockstep/kernels"
-)
+import "lockstep/kernels"
 
 // Device counts allocated bytes. Its operations compute nothing, and reads give zeros.
 type Device struct {
@@ -16,7 +12,6 @@ type Device struct {
 	bytes  int   // of the device
 	pinned int   // of the host
 	work   *Work // nil: not counted
-	codes  bool  // pages of keys and values may be in codes
 }
 
 var _ interface {
@@ -35,19 +30,8 @@ var _ interface {
 // New is the meta device of a device with this definition and Spare (see [kernels.Device]).
 func New(def kernels.Definition, spare int) *Device { return &Device{def: def, spare: spare} }
 
-// WithQuantizedCache makes it that of a device which is a [kernels.QuantizedCache].
-func (d *Device) WithQuantizedCache() *Device {
-	d.codes = true
-	return d
-}
-
-// CheckQuantizedCache says whether the real device has pages in codes.
-func (d *Device) CheckQuantizedCache(kernels.Attn) error {
-	if !d.codes {
-		return errors.New("the device has no pages in codes")
-	}
-	return nil
-}
+// CheckQuantizedCache is nil: the devices it stands for have pages in codes of all shapes.
+func (d *Device) CheckQuantizedCache(kernels.Attn) error { return nil }
 
 // Bytes is the peak memory in bytes that body allocates of an arena.
 func Bytes(of kernels.Device, body func(dev kernels.Device, mem *kernels.Arena)) int {

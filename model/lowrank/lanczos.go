@@ -114,7 +114,7 @@ func sweep(d, e []float64, rows [][]float64, l, m int) {
 	g = d[m] - d[l] + e[l]/(g+math.Copysign(root(g, 1), g))
 	s, c, p := 1.0, 1.0, 0.0
 	for i := m - 1; i >= l; i-- {
-		f, b := s*e[i], c*e[i]
+		f, b := s*e[i], float64(c*e[i])
 		r := root(f, g)
 		if e[i+1] = r; r == 0 { // the block falls apart here
 			d[i+1] -= p
@@ -144,5 +144,5 @@ func uniform(seed, i uint64) float64 {
 	x := (seed<<32 + i + 1) * 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return float64((x^x>>31)>>11) / (1 << 53)
+	return float64(float64((x^x>>31)>>11) / (1 << 53))
 }

@@ -20,9 +20,12 @@ func (p *Plan) longestSequence(have, hostRoom int) (rows int, bounded bool) {
 	}
 	room -= taken
 	last := trainer.New(ranks[len(ranks)-1], p.models()[len(ranks)-1], trainer.Options{MicroBatch: s.Run.MicroBatch,
-		Interleave: s.Parallel.Interleave, Keep: p.Model.Everywhere(0)})
+		Interleave: s.Parallel.Interleave, Context: s.Parallel.Context, Keep: p.Model.Everywhere(0)})
 	takes := func(rows int) int {
 		p.clearStacks()
+		if segment := s.Definition.Segment; s.Parallel.Context > 1 { // the last rank then has as much as any
+			rows = (rows + segment - 1) / segment * segment
+		}
 		last.Peak(s.Run.Packs, rows)
 		n, pinned := activations(last.Rank), len(ranks)*pinnedPeak(last.Rank)
 		if s.Device.Kind == "cpu" {

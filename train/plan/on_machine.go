@@ -29,6 +29,7 @@ type OnMesh struct {
 	Ranks      int       `json:"ranks"`
 	Experts    int       `json:"experts"`
 	Weights    string    `json:"weights"`
+	Context    int       `json:"context"`
 	Interleave int       `json:"interleave"`
 	Purposes   []Purpose `json:"purposes"`  // of a card; of a CPU's machine
 	Bytes      int       `json:"bytes"`     // of all
@@ -140,10 +141,11 @@ func (o *OnMachine) refuse(set []string, err error) {
 
 // device is one of the machine's, without memory.
 func (o *OnMachine) device(s *configs.Shape) *meta.Device {
+	spare := kernels.SpareGPU
 	if o.Machine.Device == "cpu" {
-		return meta.New(setup.Definition(s), kernels.SpareCPU).WithQuantizedCache()
+		spare = kernels.SpareCPU
 	}
-	return meta.New(setup.Definition(s), kernels.SpareGPU)
+	return meta.New(setup.Definition(s), spare)
 }
 
 const gibibyte = 1 << 30
@@ -188,8 +190,9 @@ func (o *OnMachine) plan(s *configs.Shape) (*OnMesh, error) {
 	}
 	o.describe(p)
 	m := &OnMesh{Ranks: s.Parallel.Ranks, Experts: s.Parallel.Experts, Weights: s.Parallel.Weights,
-		Interleave: s.Parallel.Interleave, Available: have, Bytes: n.Total(), Purposes: p.purposes(n),
-		Host: n.Host, HostHas: int(o.Machine.Memory.Host * gibibyte),
+		Context: s.Parallel.Context, Interleave: s.Parallel.Interleave, Available: have, Bytes: n.Total(),
+		Purposes: p.purposes(n),
+		Host:     n.Host, HostHas: int(o.Machine.Memory.Host * gibibyte),
 		Recompute: p.Model.Summary(p.Keep, p.Extent())}
 	if m.Step, err = p.Step(o.Machine); err != nil {
 		return nil, err
@@ -235,7 +238,8 @@ func (p *Plan) purposes(n Memory) []Purpose {
 		rows := 0
 		for _, lane := range r.AllLanes() {
 			if lane.Stack.Peak() > 0 {
-				rows += min(p.packs(), max(p.s.Run.MicroBatch/p.s.Parallel.Interleave, 1)) * p.s.Data.PackRows
+				packs := min(p.packs(), max(p.s.Run.MicroBatch/p.s.Parallel.Interleave, 1))
+				rows += packs * p.s.Data.PackRows / p.s.Parallel.Context
 			}
 		}
 		in := len(p.Model.Blocks)*kernels.ArenaBytes(p.Model.DType, rows, p.Model.Hidden) - pinnedPeak(r)

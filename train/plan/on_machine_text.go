@@ -54,8 +54,8 @@ func (o *OnMachine) String() string {
 		fmt.Fprintf(&b, "\nnot possible:\n  %s\n", strings.Join(o.Refused, "\n  "))
 	}
 	if m.Cards > 1 {
-		b.WriteString("\nThis is by plan: of meshes, two GPUs have run, none with weights on the host. Pipeline " +
-			"stages and\ncontext parallel are not built, and not planned for.\n")
+		b.WriteString("\nThis is by plan: of meshes, two GPUs have run, none with weights on the host or packs over " +
+			"ranks\n(parallel.context). Pipeline stages are not built, and not planned for.\n")
 	}
 	return b.String()
 }
@@ -75,6 +75,9 @@ func (m OnMesh) name() string {
 		}
 	} else {
 		text += ", weights " + m.Weights
+	}
+	if m.Context > 1 {
+		text += fmt.Sprintf(", packs over %d ranks", m.Context)
 	}
 	if m.Interleave > 1 {
 		text += ", two-batch overlap"

@@ -299,7 +299,11 @@ func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 	s := p.s
 	p.trainingPeak(t)
 	for _, t := range append([]*trainer.Trainer{t}, p.others...) {
-		trainer.LogProbs(t.Rank, t.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}).Packs)
+		if s.RL.Objective == "" {
+			t.PeakLogProbs(s.Data.PackRows)
+		} else { // one rank alone has the reference
+			trainer.LogProbs(t.Rank, t.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}).Packs)
+		}
 	}
 	samples := p.rolloutEngine // for reinforcement learning
 	if samples != nil {

@@ -48,17 +48,19 @@ func Reserved(r *parallel.Rank, s *configs.Shape) (*Plan, error) {
 	return p, err
 }
 
-// Extent returns the size of the largest micro-batch: full packs of the longest sequences.
+// Extent returns the size of the largest micro-batch of a rank: full packs of the longest sequences, or its part of
+// them.
 func (p *Plan) Extent() model.Extent {
 	rows := p.s.Data.PackRows
-	return model.Extent{Rows: min(p.packs(), p.s.Run.MicroBatch) * rows, Length: min(rows, p.Model.MaxLength)}
+	return model.Extent{Rows: min(p.packs(), p.s.Run.MicroBatch) * rows / p.s.Parallel.Context,
+		Length: min(rows, p.Model.MaxLength)}
 }
 
 // step returns the device memory of the trainer's largest step under a policy of what blocks keep, in bytes; of a CPU
 // with the inputs of blocks that are offloaded.
 func (p *Plan) step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch,
-		Interleave: p.s.Parallel.Interleave, Keep: keep})
+		Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context, Keep: keep})
 	p.clearStacks()
 	p.trainingPeak(t)
 	n := p.total()

@@ -149,11 +149,12 @@ type mesh struct {
 //	arithmetic  Micros * (FLOPs/rate + bytes/memory) / share.train, recomputation included
 //	experts     tokens: hidden behind the other lane's arithmetic where there are two, but for one exchange of a
 //	            round, else waited for; and rows, which operations read where they are, and which nothing hides
+//	heads       of packs that are divided over ranks: to all rows of some heads and back, which nothing hides
 //	weights     of blocks from their owners, a block ahead: hidden but for those of one block of a round
 //	gradients   around the ring, behind the backward pass of blocks below
 //	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
 //	            micro-batch, units of backward, two thirds of arithmetic over all units, and a copy of each; with one,
-//	            copies and sums of a unit; none where experts are divided, as all ranks are at one block
+//	            copies and sums of a unit; none where experts or packs are divided: ranks are at one block
 //	host        weights of blocks, ahead of their blocks, behind what arithmetic is left
 //	inputs      of blocks to the host behind forward, a quarter of arithmetic where all is computed again, and back
 //	            behind the rest
@@ -188,6 +189,7 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	} else {
 		s.add("experts' exchanges", tokens+rows, 0)
 	}
+	s.add("heads' exchanges", micros*c.exchange(x[kernels.ExchangeHeads]), 0)
 	s.add("weights from owners", weights, hidden*weights)
 	s.add("gradients", gradients, hidden*gradients)
 	s.add("gradients' ring", c.ring(w, m, arithmetic/micros, x[kernels.ExchangeGradient]), 0)
@@ -208,7 +210,7 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 
 // ring is how much later than the first rank the last one ends.
 func (c clock) ring(w trainer.StepWork, m mesh, micro float64, gradients meta.Cost) float64 {
-	if m.Ranks == 1 || m.Experts > 1 || gradients.Bytes == 0 {
+	if m.Ranks == 1 || m.Experts > 1 || m.Context > 1 || gradients.Bytes == 0 {
 		return 0
 	}
 	behind, unit := float64(m.Ranks-1), meta.Cost{Bytes: gradients.Bytes / max(gradients.Calls, 1)}

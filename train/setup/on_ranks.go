@@ -21,6 +21,9 @@ func CountRanks(c devices.Config, p *configs.Parallel) (err error) {
 	if p.Experts == 0 {
 		p.Experts = p.Ranks
 	}
+	if p.Context == 0 {
+		p.Context = p.Ranks
+	}
 	return nil
 }
 
@@ -33,7 +36,7 @@ func OnRanks(c devices.Config, p *configs.Parallel, body func(w *parallel.World,
 	if err != nil {
 		return err
 	}
-	w, err := parallel.Open(list, parallel.Mesh{Experts: p.Experts})
+	w, err := parallel.Open(list, parallel.Mesh{Experts: p.Experts, Context: p.Context})
 	if err != nil {
 		return errors.Join(err, closeAll())
 	}

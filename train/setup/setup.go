@@ -107,6 +107,9 @@ func LoadModel(ranks []kernels.Device, s *configs.Shape, config []byte) (m *mode
 	} else if m, err = model.Build(dev, config, o); err == nil {
 		m.Initialise(uint64(s.Model.InitSeed))
 	}
+	if err == nil {
+		err = m.CheckContext(s.Parallel.Context)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -259,6 +262,7 @@ func TrainerOptions(s *configs.Shape, steps int, keep model.Policy) (trainer.Opt
 		IndexerRate: s.Indexer.LRFactor,
 		MicroBatch:  s.Run.MicroBatch,
 		Interleave:  s.Parallel.Interleave,
+		Context:     s.Parallel.Context,
 		Keep:        keep,
 	}
 	t.Schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)

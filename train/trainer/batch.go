@@ -4,9 +4,7 @@ import (
 	"slices"
 
 	"lockstep/kernels"
-	"lockstep/model"
 	"lockstep/optim"
-	"lockstep/parallel"
 )
 
 // Batch is packs laid out one after the other, T rows in all. Each sample is a sequence of its own: attention and
@@ -49,15 +47,6 @@ func NewBatch(packs [][]Sample, segment int) *Batch {
 // Of returns the part of values [T] that belongs to sample i.
 func (b *Batch) Of(i int, values []float32) []float32 {
 	return values[b.Rows.Sequences[i]:b.Rows.Sequences[i+1]]
-}
-
-// targets uploads what the rows are to predict, and at which temperature.
-func (b *Batch) targets(r *parallel.Rank) model.Targets {
-	t := model.Targets{IDs: parallel.Upload(r, b.Rows.Targets)}
-	if b.Inverse != nil {
-		t.Inverse = parallel.Upload(r, b.Inverse)
-	}
-	return t
 }
 
 // Fresh returns the rows without the targets that older weights sampled. Recorded and computed log-probabilities of

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"slices"
+
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/model"
@@ -20,32 +22,46 @@ func (t *Trainer) EvalLoss(packs [][]data.Sample) float64 {
 
 // LogProbs computes the log-probabilities of the targets of packs on all ranks, each pack as one batch without
 // gradients. They are in Rows.LogProb of the results.
-func (t *Trainer) LogProbs(packs [][]Sample) []*Batch {
-	batches := make([]*Batch, len(packs))
+func (t *Trainer) LogProbs(packs [][]Sample) (batches []*Batch) {
+	segment := t.Rank.Dev.Definition().Segment
+	micros := slices.Collect(slices.Chunk(packs, 1))
+	places := dealt(micros, t.Context, segment)
+	done := make([]MicroBatch, len(places))
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
-		for first := 0; first < len(packs); first += r.Size {
+		for first := 0; first < len(places); first += r.Size {
 			switch i := first + r.ID; {
-			case i < len(packs):
-				batches[i] = LogProbs(r, m, packs[i:i+1])
+			case i < len(places) && places[i] != hole:
+				done[i].batchPart = NewBatch(micros[places[i].micro], segment).part(places[i])
+				done[i].known = done[i].logProbs(r, m)
 			case m.ExpertParallel():
 				LogProbs(r, m, idlePack())
 			}
 		}
 	})
+	for i, p := range places {
+		if p != hole && joined(done, places, i) {
+			batches = append(batches, done[i].Batch)
+		}
+	}
 	return batches
 }
 
 // LogProbs computes the log-probabilities of the targets of packs under a model, as one batch without gradients. They
 // are in Rows.LogProb of the result.
 func LogProbs(r *parallel.Rank, m *model.Model, packs [][]Sample) *Batch {
-	defer r.Stack.Release(r.Stack.Mark())
 	b := NewBatch(packs, r.Dev.Definition().Segment)
-	on := model.NewBatch(r, b.IDs, b.Layout, nil)
-	x := m.Forward(r, on, nil)
-	logprob := r.Stack.New(kernels.F32, 1, len(b.IDs))
-	m.Head.LogProb(r, logprob, x, b.targets(r), on)
-	b.Rows.LogProb = parallel.Download[float32](r, logprob)
+	b.Rows.LogProb = b.part(alone).logProbs(r, m)
 	return b
+}
+
+// logProbs is those of the part's rows.
+func (p batchPart) logProbs(r *parallel.Rank, m *model.Model) []float32 {
+	defer r.Stack.Release(r.Stack.Mark())
+	on := p.upload(r)
+	x := m.Forward(r, on, nil)
+	logprob := r.Stack.New(kernels.F32, 1, p.rows())
+	m.Head.LogProb(r, logprob, x, p.targets(r), on)
+	return parallel.Download[float32](r, logprob)
 }
 
 // EachLogProb computes the log-probabilities of the targets of samples on all ranks, packed into batches of at most

@@ -14,10 +14,37 @@ import (
 // Peak takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts memory
 // and computes nothing, and which stands for one of r.Size. One micro-batch stands for all; what a step keeps of the
 // others is reserved. Cross entropy stands for every objective: one that passes the vocabulary twice takes no more
-// memory in its first pass.
-func (t *Trainer) Peak(packs, rows int) { t.largestStep(packs, rows, func(int, int) {}) }
+// memory in its first pass. Packs that are too short for all ranks of a context may leave one of them more rows.
+func (t *Trainer) Peak(packs, rows int) {
+	peak := func(packs, rows int) {
+		t.largestStep(packs, t.fullPart(min(packs, t.lanePacks()), rows), func(int, int) {})
+	}
+	peak(packs, rows)
+	segment := t.Rank.Dev.Definition().Segment
+	for n := 1; n < t.Context && n*segment < rows; n++ {
+		if t.fullPart(1, n*segment).rows() > t.fullPart(1, rows).rows() {
+			peak(packs, n*segment)
+		}
+	}
+}
 
-// StepWork is what the first rank computes in a step of full packs, and gets from other ranks.
+// PeakLogProbs is [Peak] of log-probabilities without gradients, of a pack of so many rows.
+func (t *Trainer) PeakLogProbs(rows int) { t.fullPart(1, rows).logProbs(t.Rank, t.Model) }
+
+// fullPart is what the rank computes of so many full packs.
+func (t *Trainer) fullPart(packs, rows int) batchPart {
+	full, segment := t.fullPacks(packs, rows), t.Rank.Dev.Definition().Segment
+	parts := contextOf(segments(full, segment), t.Context)
+	return NewBatch(full, segment).part(place{part: t.Rank.ID % parts, parts: parts})
+}
+
+// longestPart is the part of so many full packs that has the most segments.
+func (t *Trainer) longestPart(packs, rows int) batchPart {
+	b := t.fullPart(packs, rows)
+	return b.part(place{part: b.ranks() - 1, parts: b.ranks()})
+}
+
+// StepWork is what the rank that has most rows computes in a step of full packs, and gets from other ranks.
 type StepWork struct {
 	Micro  meta.Work // of a micro-batch
 	Micros int       // of the rank
@@ -29,7 +56,7 @@ func (t *Trainer) StepWork(packs, rows int) (w StepWork) {
 	dev := t.Rank.Dev.(*meta.Device)
 	dev.CountWork(true)
 	defer dev.CountWork(false)
-	t.largestStep(packs, rows, func(lanes, rounds int) {
+	t.largestStep(packs, t.longestPart(min(packs, t.lanePacks()), rows), func(lanes, rounds int) {
 		w.Micro, w.Micros = dev.Work().Times(1/float64(lanes)), rounds
 		dev.CountWork(true)
 	})
@@ -51,11 +78,11 @@ func (t *Trainer) fullPacks(packs, rows int) [][]Sample {
 	return Supervised(slices.Repeat([][]data.Sample{t.FullPack(rows)}, packs)).Packs
 }
 
-// largestStep tells computed how many lanes have computed a micro-batch each, and of how many of the rank.
-func (t *Trainer) largestStep(packs, rows int, computed func(lanes, rounds int)) {
+// largestStep takes a step whose micro-batches are each b on this rank. It tells computed how many lanes have computed
+// one, and of how many of the rank.
+func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, rounds int)) {
 	r, micro := t.Rank, min(packs, t.lanePacks())
-	micros := (packs + micro - 1) / micro
-	rounds := (micros + r.Size - 1) / r.Size
+	rounds := ((packs+micro-1)/micro*b.ranks() + r.Size - 1) / r.Size
 	lanes := r.Lanes(min(t.lanes(), rounds))
 	plain := *t
 	plain.Objective = optim.SFT{}
@@ -64,11 +91,10 @@ func (t *Trainer) largestStep(packs, rows int, computed func(lanes, rounds int))
 	}
 	parallel.Interleave(lanes, func(i int, lane *parallel.Rank) {
 		for range (rounds+len(lanes)-1-i)/len(lanes) - 1 {
-			lane.Stack.New(kernels.F32, 1, micro*rows)
-			t.Model.NewIndexerLoss(lane, micro*rows)
+			lane.Stack.New(kernels.F32, 1, b.rows())
+			t.Model.NewIndexerLoss(lane, b.rows())
 		}
-		plain.forwardBackward(lane, t.Model, t.fullPacks(micro, rows), model.Place{},
-			t.Model.DropoutAt(0, 0))
+		plain.forwardBackward(lane, t.Model, b, model.Place{}, t.Model.DropoutAt(0, 0))
 	})
 	computed(len(lanes), rounds)
 	t.Model.FinishGradients(r)

@@ -29,6 +29,7 @@ type Options struct {
 	IndexerRate float64        // learning rate of trained indexers, as a multiple of the model's
 	MicroBatch  int            // packs that are computed together on a rank, at least 1; changes no bit
 	Interleave  int            // lanes that they are divided over, see [parallel.Interleave]; 0: one; changes no bit
+	Context     int            // ranks that divide the rows of packs, see [model.Context]; 0: 1; changes no bit
 	Keep        model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
 	// What the next forward waits for, unit by unit, is left to it: the update of weights whose optimizer's state is in
 	// the host's memory, and copies of updated weights to other ranks. [Trainer.Finish] comes before anything else that
@@ -70,19 +71,25 @@ func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 	res := StepResult{LR: t.Schedule.At(step), Tokens: CountRows(batch.Packs)}
 	rates := stepRates{step: step, scale: batch.Scale, lr: res.LR, rowScale: 1 / float64(max(res.Tokens, 1))}
 	micros := slices.Collect(slices.Chunk(batch.Packs, t.lanePacks()))
-	done := make([]MicroBatch, len(micros))
+	places := dealt(micros, t.Context, t.Rank.Dev.Definition().Segment)
+	done := make([]MicroBatch, len(places))
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
-		norm, indexerNorm := t.rankStep(r, m, rates, micros, done)
+		norm, indexerNorm := t.rankStep(r, m, rates, micros, places, done)
 		if r.ID == 0 {
 			res.Norm, res.IndexerNorm = norm, indexerNorm
 		}
 	})
-	for _, m := range done {
+	for i, m := range done {
+		if places[i] == hole {
+			continue
+		}
+		if m.diverge(&res.IndexerLoss); !joined(done, places, i) {
+			continue
+		}
 		t.Objective.Measure(&res.Measures, m.Rows)
 		if t.Observe != nil {
 			t.Observe(m.Batch)
 		}
-		m.diverge(&res.IndexerLoss)
 	}
 	res.Loss *= batch.Scale
 	res.IndexerLoss *= rates.rowScale

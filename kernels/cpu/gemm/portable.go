@@ -67,7 +67,7 @@ func fused(x, y, z float64) float64 {
 		least = 0x381 << 53 // exponent of the smallest normal fp32, sign shifted out
 		above = 0x7ff << 53 // of Inf and NaN
 	)
-	s := x*y + z
+	s := float64(x*y) + z
 	b := math.Float64bits(s)
 	if b&0x1fffffff != 0x10000000 && b<<1-least < above-least {
 		return float64(float32(s))

@@ -82,9 +82,9 @@ struct Scores {
   }
 };
 
-template <int D, int V>
-__device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
-                                int first, int heads, int each, int os, int lses, int qs, int ks, int split, float c) {
+template <int D, int V, class S>
+__device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const u16* q, const S& k, float* partials,
+                                int first, int heads, int each, int os, int lses, int qs, int split, float c) {
   using T = Lines<D>;
   constexpr int kTile = kHeads * T::kStride, kGroups = 4;
   u16 *sq = shared, *sk = sq + kTile, *weights = sk + 2 * kTile;
@@ -101,9 +101,7 @@ __device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const 
   };
   auto fetch = [&](int b) {
     if (b < blocks)
-      T::template load<kRows, kThreads>(sk + b % 2 * kTile, k, [&](int r) {
-        return rows[b % 2 * kRows + r] < 0 ? -1ll : (long long)rows[b % 2 * kRows + r] * ks;
-      });
+      T::template load_keys<kRows, kThreads>(sk + b % 2 * kTile, k, [&](int r) { return rows[b % 2 * kRows + r]; });
     commit();
   };
   T::template load<kHeads, kThreads>(
@@ -189,7 +187,14 @@ __device__ inline void merge(const Lists& lists, u16* out, float* lse, float* pa
   extern "C" __global__ void __launch_bounds__(256, 1)                                                                \
       absorbed_##D##_##V(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,        \
                          int first, int heads, int each, int os, int lses, int qs, int ks, int split, float c) {      \
-    absorbed<D, V>(lists, out, lse, q, k, partials, first, heads, each, os, lses, qs, ks, split, c);                  \
+    absorbed<D, V>(lists, out, lse, q, Numbers{k, ks}, partials, first, heads, each, os, lses, qs, split, c);         \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(256, 1)                                                                \
+      absorbed_codes_##D##_##V(const Lists lists, u16* out, float* lse, const u16* q, const Codes values,             \
+                               const u16* rotated, float* partials, int first, int heads, int each, int os, int lses, \
+                               int qs, int rs, int split, float c) {                                                  \
+    Latent<V> k = {values, {rotated, rs}};                                                                            \
+    absorbed<D, V>(lists, out, lse, q, k, partials, first, heads, each, os, lses, qs, split, c);                      \
   }                                                                                                                   \
   extern "C" __global__ void __launch_bounds__(32) absorbed_merge_##D##_##V(                                          \
       const Lists lists, u16* out, float* lse, float* partials, int first, int splits, int os, int lses, int split) { \

@@ -2,7 +2,7 @@
 // V of them are its value. A block takes one query and up to 64 of its heads, the rows of its tiles, along the query's
 // list of keys: its selected keys, or all positions up to its own.
 #pragma once
-#include "attention.cuh"
+#include "kvcodes.cuh"
 
 constexpr int kHeads = 64, kThreads = 256;
 
@@ -65,6 +65,15 @@ struct Lines {
       long long begin = row(r);
       bool in = begin >= 0 && c < D;
       copy16(to + at(r, c), from + (in ? begin + c : 0), in ? 16 : 0);
+    }
+  }
+  // load_keys brings rows of keys; row(r) is the number of one, or -1: zeros.
+  template <int Rows, int Threads, class S, class F>
+  static __device__ void load_keys(u16* to, const S& source, F row) {
+    for (int i = threadIdx.x % Threads; i < Rows * (kDot / 8); i += Threads) {
+      int r = i / (kDot / 8), c = i % (kDot / 8) * 8, key = row(r);
+      bool in = key >= 0 && c < D;
+      source.bring(to + at(r, c), in ? key : 0, in ? c : 0, in);
     }
   }
 };

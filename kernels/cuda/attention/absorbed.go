@@ -88,36 +88,73 @@ func (s *queryLists) calls(split, bytes, room int, direct bool) (calls []absorbe
 	return calls
 }
 
+// absorbedAttention is attention of one call, dense where lists have no indices.
+type absorbedAttention struct {
+	kernels.Attn
+	out, lse, q kernels.Tensor
+	kv          kernels.KV
+	lists       *queryLists
+	partials    cu.DevicePtr
+}
+
+func (s *absorbedAttention) name() string { return fmt.Sprintf("_%d_%d", s.HeadDim, s.ValueDim) }
+
+// tiles is the bytes of queries and two key blocks.
+func (s *absorbedAttention) tiles() int { return 2 * (absorbedHeads + 2*keyRows) * stride64(s.HeadDim) }
+
 // attendAbsorbed is attention, dense where indices are nil.
 func (d *Ops) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
 	mustShare(kv)
-	lists, split, row := d.listQueries(kv, indices, l), d.Def.KeySplit, a.Heads*(a.Values()+2)
-	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
-	tiles := 2 * (absorbedHeads + 2*keyRows) * stride64(a.HeadDim) // bytes of queries and two key blocks
-	for _, c := range lists.calls(split, 4*row, d.ChunkBytes, true) {
-		var partials cu.DevicePtr
+	s := &absorbedAttention{Attn: a, out: out, lse: lse, q: q, kv: kv, lists: d.listQueries(kv, indices, l)}
+	split, row := d.Def.KeySplit, a.Heads*(a.Values()+2)
+	for _, c := range s.lists.calls(split, 4*row, d.ChunkBytes, true) {
 		if c.splits > 1 {
-			partials = d.Scratch(4 * c.count * c.splits * row)
+			s.partials = d.Scratch(4 * c.count * c.splits * row)
 		}
 		if d.absorbedWide(a) {
-			launchAbsorbedWide(d.Context, name, [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), c.splits},
-				absorbedWideThreads, tiles, &lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, out.Stride,
-				lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
+			d.absorbedByWgmma(s, c)
 		} else {
-			each := absorbedHeads
-			for each > absorbedFew && c.count*c.splits*driver.Blocks(2*a.Heads, each) <= d.Processors {
-				each /= 2
-			}
-			launchAbsorbed(d.Context, name, [3]int{c.count, driver.Blocks(a.Heads, each), c.splits}, absorbedThreads,
-				tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows, &lists.params, out, lse, q, kv.K, partials,
-				c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
+			d.absorbedByMma(s, c)
 		}
 		if c.splits > 1 {
-			launchAbsorbedMerge(d.Context, name, [3]int{c.count, a.Heads, 1}, 32, 0, &lists.params, out, lse, partials,
-				c.first, c.splits, out.Stride, lse.Stride, split)
+			launchAbsorbedMerge(d.Context, s.name(), [3]int{c.count, a.Heads, 1}, 32, 0, &s.lists.params, out, lse,
+				s.partials, c.first, c.splits, out.Stride, lse.Stride, split)
 		}
 	}
+}
+
+// absorbedByWgmma is the kernels of absorbed_wide.cu.
+func (d *Ops) absorbedByWgmma(s *absorbedAttention, c absorbedCall) {
+	grid := [3]int{c.count, driver.Blocks(s.Heads, absorbedHeads), c.splits}
+	if codes := s.kv.Codes; codes != nil {
+		launchAbsorbedWideCodes(d.Context, s.name(), grid, absorbedWideThreads, s.tiles(), &s.lists.params, s.out,
+			s.lse, s.q, inCodes(s.kv.V, codes.VScales), codes.Rotated, s.partials, c.first, s.Heads, s.out.Stride,
+			s.lse.Stride, s.q.Stride, codes.Rotated.Stride, d.Def.KeySplit, scoreScale(s.Attn))
+		return
+	}
+	launchAbsorbedWide(d.Context, s.name(), grid, absorbedWideThreads, s.tiles(), &s.lists.params, s.out, s.lse, s.q,
+		s.kv.K, s.partials, c.first, s.Heads, s.out.Stride, s.lse.Stride, s.q.Stride, s.kv.K.Stride, d.Def.KeySplit,
+		scoreScale(s.Attn))
+}
+
+// absorbedByMma is the kernels of absorbed.cu.
+func (d *Ops) absorbedByMma(s *absorbedAttention, c absorbedCall) {
+	each := absorbedHeads
+	for each > absorbedFew && c.count*c.splits*driver.Blocks(2*s.Heads, each) <= d.Processors {
+		each /= 2
+	}
+	grid := [3]int{c.count, driver.Blocks(s.Heads, each), c.splits}
+	shared := s.tiles() + 2*absorbedHeads*keyRows + 4*5*absorbedHeads + 4*2*keyRows
+	if codes := s.kv.Codes; codes != nil {
+		launchAbsorbedCodes(d.Context, s.name(), grid, absorbedThreads, shared, &s.lists.params, s.out, s.lse, s.q,
+			inCodes(s.kv.V, codes.VScales), codes.Rotated, s.partials, c.first, s.Heads, each, s.out.Stride,
+			s.lse.Stride, s.q.Stride, codes.Rotated.Stride, d.Def.KeySplit, scoreScale(s.Attn))
+		return
+	}
+	launchAbsorbed(d.Context, s.name(), grid, absorbedThreads, shared, &s.lists.params, s.out, s.lse, s.q, s.kv.K,
+		s.partials, c.first, s.Heads, each, s.out.Stride, s.lse.Stride, s.q.Stride, s.kv.K.Stride, d.Def.KeySplit,
+		scoreScale(s.Attn))
 }
 
 // absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for

@@ -102,7 +102,7 @@ func TestAbsorbedCached(t *testing.T) {
 }
 
 // Both kernels of 576 and 512 columns: numbers of heads that leave rows of a block empty, lists of one to five key
-// blocks that end anywhere in the last, and several splits.
+// blocks that end anywhere in the last, several splits, and pages in codes.
 func TestAbsorbedForms(t *testing.T) {
 	d := cudatest.GPU
 	defer func() { d.Path = "" }()
@@ -115,7 +115,11 @@ func TestAbsorbedForms(t *testing.T) {
 				absorbedCached(t, a, l, pages, 16, 0, false)
 				absorbedCached(t, a, l, pages, 16, 60+70*i, i == 1)
 			}
-			l, pages := decoded(64, 2049, 4100)
+			l, pages := decoded(16, 64, 190, 257, 320)
+			for _, topK := range []int{0, 200} {
+				codedAttention(t, absorbedShape(headDimsAbsorbed[2], 66), l, pages, 16, topK)
+			}
+			l, pages = decoded(64, 2049, 4100)
 			absorbedCached(t, absorbedShape(headDimsAbsorbed[2], 33), l, pages, 64, 0, false)
 		})
 	}

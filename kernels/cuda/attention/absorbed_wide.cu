@@ -70,6 +70,73 @@ struct Slots {
     commit();
     wait<0>();  // threads do not leave before what they have started
   }
+
+  // decode makes numbers of codes of boxes [from, to) of block b, where the thread has copied 16 of its rows' to the
+  // place of eight numbers.
+  __device__ void decode(int b, int from, int to, int first, const u8 (*scales)[kValues / kScaled]) const {
+    int part = warp_lane() % 4;
+#pragma unroll 1
+    for (int box = from; box < to; box++) {
+#pragma unroll
+      for (int i = 0; i < kRounds; i++) {
+        int row = first + i * kStep;
+        char *low = tile(b) + box * kPanel + swizzled(row, 2 * part),
+             *high = tile(b) + box * kPanel + swizzled(row, 2 * part + 1);
+        uint4 codes = *(const uint4*)low;
+        u32 scale = scale_bf16(scales[row][2 * box + part / 2]) * 0x10001u;
+        *(uint4*)low = eight_of(make_uint2(codes.x, codes.y), scale);
+        *(uint4*)high = eight_of(make_uint2(codes.z, codes.w), scale);
+      }
+      fence_async();
+      barrier_arrive(full + b % 2 * kBoxes + box);
+    }
+  }
+
+  // gather is the same for keys whose values are in codes: four threads a row, 16 codes of a box each. What is the left
+  // half is decoded while the right one is on its way.
+  __device__ void gather(const Asked& query, const Latent<kValues>& k, int first, int entries,
+                         u8 (*scales)[kValues / kScaled]) const {
+    int lane = warp_lane(), warp = threadIdx.x % kGather / kWarp, part = lane % 4, mine = warp * 8 + lane / 4;
+    auto look = [&](int b) {
+      int entry = b * kRows + lane / 8 % kRounds * kStep + warp * 8 + lane % 8;
+      return entry < entries ? query.key(first + entry) : -1;
+    };
+    int found = look(0);
+    for (int b = 0; b * kRows < entries; b++) {
+      long long key[kRounds];
+#pragma unroll
+      for (int i = 0; i < kRounds; i++) key[i] = __shfl_sync(~0u, found, 8 * i + lane / 4);
+#pragma unroll 1
+      for (int box = 0; box < kBoxes; box++) {
+        if (box == 0 || box == kLeft) wait_free(b, box > 0);
+#pragma unroll
+        for (int i = 0; i < kRounds; i++) {
+          int row = mine + i * kStep, bytes = key[i] < 0 ? 0 : 16;
+          long long from = key[i] < 0 ? 0 : key[i];
+          char* to = tile(b) + box * kPanel;
+          if (box + 1 < kBoxes) {
+            copy16(to + swizzled(row, 2 * part), k.values.codes + from * k.values.stride + 64 * box + 16 * part, bytes);
+          } else {
+#pragma unroll
+            for (int j = 2 * part; j < 2 * part + 2; j++)
+              copy16(to + swizzled(row, j), k.rotated.x + from * k.rotated.stride + 8 * j, bytes);
+          }
+          if (box == 0 && part == 0) copy16(scales[row], k.values.scales + from * k.values.scale_stride, bytes);
+        }
+        if (box + 1 == kLeft || box + 1 == kBoxes) commit();
+      }
+      found = look(b + 1);
+      wait<1>();
+      __syncwarp();  // a row's scales have come by one of its threads
+      decode(b, 0, kLeft, mine, scales);
+      wait<0>();
+      decode(b, kLeft, kBoxes - 1, mine, scales);
+      fence_async();
+      barrier_arrive(full + b % 2 * kBoxes + kBoxes - 1);
+      __syncwarp();  // before the next block's scales
+    }
+  }
+  static constexpr int kRounds = 2, kStep = kRows / kRounds;
 };
 
 // Side is warpgroup W of the two: the dots and the softmax of blocks b % 2 == W, and W's columns of the sums.
@@ -212,9 +279,10 @@ __device__ inline void attend(const Slots& slots, const char* queries, float (*h
   }
 }
 
-extern "C" __global__ void __launch_bounds__(3 * 128, 1)
-    absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
-                          int first, int heads, int os, int lses, int qs, int ks, int split, float c) {
+// wide is the kernel; gather(slots, query, from, entries) is by the threads that copy.
+template <class F>
+__device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16* q, F gather, float* partials,
+                            int first, int heads, int os, int lses, int qs, int split, float c) {
   __shared__ u64 full[2 * kBoxes], free[4];
   __shared__ float hand[2][3][kHeads];
   Asked query = lists.query(first + blockIdx.x);
@@ -226,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(3 * 128, 1)
   __syncthreads();
   if (team == 2) {
     fewer_registers<kFewer>();
-    slots.gather(query, k, ks, from, entries);
+    gather(slots, query, from, entries);
     return;
   }
   bring_heads<kBoxes, 2 * 128>(shared, q + (long long)query.row * qs + head * kColumns, own_heads);
@@ -238,6 +306,26 @@ extern "C" __global__ void __launch_bounds__(3 * 128, 1)
   float* partial = partials + (((size_t)blockIdx.x * gridDim.z + blockIdx.z) * heads + head) * (kValues + 2);
   if (team == 0) attend<0>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
   else attend<1>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
+}
+
+extern "C" __global__ void __launch_bounds__(3 * 128, 1)
+    absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
+                          int first, int heads, int os, int lses, int qs, int ks, int split, float c) {
+  auto gather = [&](const Slots& slots, const Asked& query, int from, int entries) {
+    slots.gather(query, k, ks, from, entries);
+  };
+  wide(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
+}
+
+extern "C" __global__ void __launch_bounds__(3 * 128, 1)
+    absorbed_wide_codes_576_512(const Lists lists, u16* out, float* lse, const u16* q, const Codes values,
+                                const u16* rotated, float* partials, int first, int heads, int os, int lses, int qs,
+                                int rs, int split, float c) {
+  __shared__ __align__(16) u8 scales[kRows][kValues / kScaled];
+  auto gather = [&](const Slots& slots, const Asked& query, int from, int entries) {
+    slots.gather(query, Latent<kValues>{values, {rotated, rs}}, from, entries, scales);
+  };
+  wide(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
 }
 
 #endif

@@ -5,27 +5,27 @@
 // attention has only this kernel. Each split of a tile's keys is a block of its own; the last that is done puts them
 // together.
 // Bound: 4*rows*keys*D flops of the tensor cores.
-#include "attention.cuh"
+#include "kvcodes.cuh"
 
 extern __shared__ __align__(16) u16 shared[];
 
-template <int D, int V>
-__device__ inline void attention(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles,
-                                 const int* pages, float* partials, int* done, int group, int os, int lses, int qs,
-                                 int ks, int vs, int page_rows, int window, float c) {
+template <int D, int V, class S>
+__device__ inline void attention(u16* out, float* lse, const u16* q, const S& all_keys, const S& all_values,
+                                 const Tile* tiles, const int* pages, float* partials, int* done, int group, int os,
+                                 int lses, int qs, int page_rows, int window, float c) {
   constexpr int kTileRows = 64, kThreads = 128, kDot = steps_of(D), kOut = steps_of(V), kSizeK = kRows * (kDot + 8),
                 kSizeV = kRows * (kOut + 8);
   Tile t = tiles[blockIdx.x];
   Keys keys = {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows};
   u16 *sk = shared, *sv = sk + 2 * kSizeK, *sq = sv + 2 * kSizeV;  // two stages of k and of v
   int lane = warp_lane(), kv_head = blockIdx.y, count = (t.to - t.from) * group, first = threadIdx.x / kWarp * 16;
-  k += kv_head * D, v += kv_head * V;
+  S k = all_keys.head(kv_head, D), v = all_values.head(kv_head, V);
   auto out_of = [&](int r) { return out + (long long)(t.row + r / group) * os + (kv_head * group + r % group) * V; };
   auto lse_of = [&](int r) { return lse + (long long)(t.row + r / group) * lses + kv_head * group + r % group; };
   auto fetch = [&](int x, int stage) {
     int n = min(kRows, t.last - x);
-    load_rows<kDot, kRows, kThreads, D>(sk + stage * kSizeK, n, [&](int i) { return k + keys.row(x + i) * ks; });
-    load_rows<kOut, kRows, kThreads, V>(sv + stage * kSizeV, n, [&](int i) { return v + keys.row(x + i) * vs; });
+    load_keys<kDot, kRows, kThreads, D>(sk + stage * kSizeK, n, k, [&](int i) { return keys.row(x + i); });
+    load_keys<kOut, kRows, kThreads, V>(sv + stage * kSizeV, n, v, [&](int i) { return keys.row(x + i); });
   };
   load_rows<kDot, kTileRows, kThreads, D>(
       sq, count, [&](int r) { return q + (long long)(t.row + r / group) * qs + (kv_head * group + r % group) * D; });
@@ -75,19 +75,24 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
 }
 
 #define ATTENTION(name, D, V)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(128)                                                                    \
-      name(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages,        \
-           float* partials, int* done, int group, int os, int lses, int qs, int ks, int vs, int page_rows, int window, \
-           float c) {                                                                                                  \
-    attention<D, V>(out, lse, q, k, v, tiles, pages, partials, done, group, os, lses, qs, ks, vs, page_rows, window,   \
-                    c);                                                                                                \
+  extern "C" __global__ void __launch_bounds__(128) attention_##name(                                                  \
+      u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages,             \
+      float* partials, int* done, int group, int os, int lses, int qs, int ks, int vs, int page_rows, int window,      \
+      float c) {                                                                                                       \
+    attention<D, V>(out, lse, q, Numbers{k, ks}, Numbers{v, vs}, tiles, pages, partials, done, group, os, lses, qs,    \
+                    page_rows, window, c);                                                                             \
+  }                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(128) attention_codes_##name(                                            \
+      u16* out, float* lse, const u16* q, const Codes k, const Codes v, const Tile* tiles, const int* pages,           \
+      float* partials, int* done, int group, int os, int lses, int qs, int page_rows, int window, float c) {           \
+    attention<D, V>(out, lse, q, k, v, tiles, pages, partials, done, group, os, lses, qs, page_rows, window, c);       \
   }
-ATTENTION(attention_16, 16, 16)
-ATTENTION(attention_32, 32, 32)
-ATTENTION(attention_64, 64, 64)
-ATTENTION(attention_96, 96, 96)
-ATTENTION(attention_128, 128, 128)
-ATTENTION(attention_24, 24, 24)
-ATTENTION(attention_24_16, 24, 16)
-ATTENTION(attention_192_128, 192, 128)
-ATTENTION(attention_256, 256, 256)
+ATTENTION(16, 16, 16)
+ATTENTION(32, 32, 32)
+ATTENTION(64, 64, 64)
+ATTENTION(96, 96, 96)
+ATTENTION(128, 128, 128)
+ATTENTION(24, 24, 24)
+ATTENTION(24_16, 24, 16)
+ATTENTION(192_128, 192, 128)
+ATTENTION(256, 256, 256)

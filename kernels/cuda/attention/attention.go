@@ -55,19 +55,19 @@ func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
 
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Ops) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	mustAttend(a, q, kv.K, kv.V, out)
+	mustAttendTo(kv, a, q, out)
 	if Absorbed(a) {
 		d.attendAbsorbed(out, lse, q, kv, kernels.Tensor{}, l, a)
 		return
 	}
-	p := d.plans.of(d.Def, kv, l, a, d.teams(a), 4*d.ChunkBytes)
+	p := d.plans.of(d.Def, kv, l, a, d.teams(a), d.room())
 	at := driver.Stage(d.Context, p.words)
 	if d.wide(a) {
 		d.attendWide(&p.many, at, out, lse, q, kv, a)
 	} else {
 		d.attendPortable(&p.many, at, out, lse, q, kv, a)
 	}
-	if Latent(a) {
+	if fewPortable(kv, a) {
 		d.attendPortable(&p.few, at, out, lse, q, kv, a)
 	} else {
 		d.attendFew(&p.few, at, out, lse, q, kv, a)
@@ -96,18 +96,43 @@ func (d *Ops) attendWide(w *attentionWork, at driver.Array[int32], out, lse, q k
 	a kernels.Attn) {
 	threads := d.teams(a) * 128
 	shared := attentionWideWideSlots*a.HeadDim/64*warpgroupPanel + (a.Values()/2+4)*threads*4
-	for _, c := range w.calls {
-		maps, box := d.keyMaps(kv)
-		launchAttentionWide(d.Context, "_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared, &maps,
-			out, lse, q, driver.Array[attentionTile](at.From(c.tilesAt)), at, box, a.Heads/a.KVHeads, out.Stride,
-			lse.Stride, q.Stride, kv.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
+	group, room := a.Heads/a.KVHeads, d.room()
+	for i := range w.calls {
+		c, count := &w.calls[i], a.KVHeads
+		if kv.Codes != nil {
+			count = min(max(room/(c.expanded*expandedBytes(a)), 1), count)
+		}
+		for head := 0; head < a.KVHeads; head += count {
+			n, read := min(count, a.KVHeads-head), kv
+			if kv.Codes != nil {
+				read = d.expand(c, at, kv, a, head, n)
+			}
+			of := func(t kernels.Tensor, width int) kernels.Tensor {
+				return t.ColRange(head*group*width, (head+n)*group*width)
+			}
+			maps, box := d.keyMaps(read, a)
+			launchAttentionWide(d.Context, "_"+widths(a), [3]int{len(c.tiles), n, 1}, threads+128, shared, &maps,
+				of(out, a.Values()), of(lse, 1), of(q, a.HeadDim), driver.Array[attentionTile](at.From(c.tilesAt)), at,
+				box, group, out.Stride, lse.Stride, q.Stride, read.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
+		}
 	}
 }
+
+// room is how much of the workspace results of splits, or keys and values that were in codes, may take.
+func (d *Ops) room() int { return 4 * d.ChunkBytes }
 
 // attendPortable runs tiles of attentionRows rows.
 func (d *Ops) attendPortable(w *attentionWork, at driver.Array[int32], out, lse, q kernels.Tensor, kv kernels.KV,
 	a kernels.Attn) {
 	for _, c := range w.calls {
+		if kv.Codes != nil {
+			launchAttentionCodes(d.Context, "_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
+				stageBytes(a, attentionRows+2*keyRows, 2*keyRows), out, lse, q, inCodes(kv.K, kv.Codes.KScales),
+				inCodes(kv.V, kv.Codes.VScales), driver.Array[attentionTile](at.From(c.tilesAt)), at, d.partials(w, a),
+				at.From(w.doneAt), a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window,
+				scoreScale(a))
+			continue
+		}
 		launchAttention(d.Context, "_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
 			stageBytes(a, attentionRows+2*keyRows, 2*keyRows), out, lse, q, kv.K, kv.V,
 			driver.Array[attentionTile](at.From(c.tilesAt)), at, d.partials(w, a), at.From(w.doneAt), a.Heads/a.KVHeads,
@@ -126,7 +151,15 @@ func (d *Ops) attendFew(w *attentionWork, at driver.Array[int32], out, lse, q ke
 		if grid > d.Processors {
 			slots = 6
 		}
-		maps, box := d.keyMaps(kv)
+		maps, box := d.keyMaps(kv, a)
+		if kv.Codes != nil {
+			launchAttentionDecodeCodes(d.Context, fmt.Sprintf("_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1},
+				decodeThreads, slots*codeSlot(a.HeadDim), &maps, inCodes(kv.K, kv.Codes.KScales),
+				inCodes(kv.V, kv.Codes.VScales), out, lse, q, driver.Array[attentionTile](at.From(c.tilesAt)), at,
+				d.partials(w, a), at.From(w.doneAt), slots, box, a.KVHeads, a.Heads/a.KVHeads, out.Stride, lse.Stride,
+				q.Stride, kv.PageRows, a.Window, scoreScale(a))
+			continue
+		}
 		launchAttentionDecode(d.Context, fmt.Sprintf("_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads,
 			slots*driver.Blocks(a.HeadDim, 64)*warpgroupPanel, &maps, out, lse, q,
 			driver.Array[attentionTile](at.From(c.tilesAt)), at, d.partials(w, a), at.From(w.doneAt), slots, box,
@@ -134,13 +167,23 @@ func (d *Ops) attendFew(w *attentionWork, at driver.Array[int32], out, lse, q ke
 	}
 }
 
-// keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.
-func (d *Ops) keyMaps(kv kernels.KV) (maps keysMaps, box int) {
-	box = keyRows
-	if kv.PageRows > 0 {
-		box = min(keyRows, kv.PageRows&-kv.PageRows)
+// keyMaps describes K and V for copies of 64 columns, or of a head in codes, and as many rows of a key block as lie
+// together in any page.
+func (d *Ops) keyMaps(kv kernels.KV, a kernels.Attn) (maps keysMaps, box int) {
+	box = boxRows(kv)
+	if kv.Codes != nil {
+		wide := codeRow(a.HeadDim)
+		return keysMaps{d.BoxesOf(kv.K, wide, box, wide), d.BoxesOf(kv.V, wide, box, wide)}, box
 	}
 	return keysMaps{d.Boxes(kv.K, box), d.Boxes(kv.V, box)}, box
+}
+
+// boxRows is as many rows of a key block as lie together in any page.
+func boxRows(kv kernels.KV) int {
+	if kv.PageRows > 0 {
+		return min(keyRows, kv.PageRows&-kv.PageRows)
+	}
+	return keyRows
 }
 
 // partials is memory for the results of splits.
@@ -230,6 +273,14 @@ func Supports(a kernels.Attn) bool {
 	}
 	written := slices.Contains(headDims, a.HeadDim) && a.Values() == a.HeadDim || Latent(a)
 	return written && a.Heads%a.KVHeads == 0 && a.Heads/a.KVHeads <= attentionRows
+}
+
+// mustAttendTo is mustAttend with keys and values, which may be in codes.
+func mustAttendTo(kv kernels.KV, a kernels.Attn, ts ...kernels.Tensor) {
+	if kv.Codes == nil {
+		ts = append(ts, kv.K, kv.V)
+	}
+	mustAttend(a, ts...)
 }
 
 // mustAttend panics with what the kernels cannot do.

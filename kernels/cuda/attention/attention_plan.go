@@ -28,6 +28,11 @@ type attentionCall struct {
 	tiles   []attentionTile
 	slots   int32
 	tilesAt int // in the words of the plan
+
+	// of pages in codes that kernels read as numbers: what becomes rows of numbers, and how many
+	pieces   []kvcodesExpanded
+	piecesAt int
+	expanded int
 }
 
 // attentionPlan is a call's work as its kernels read it: spans of few rows, and the others.
@@ -45,6 +50,7 @@ type planShape struct {
 	attn     kernels.Attn
 	pageRows int
 	teams    int
+	codes    bool
 }
 
 type laidOut struct {
@@ -55,7 +61,7 @@ type laidOut struct {
 // of is the plan for a layout, which does not change once it is in use.
 func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams,
 	room int) *attentionPlan {
-	shape := planShape{a, kv.PageRows, teams}
+	shape := planShape{a, kv.PageRows, teams, kv.Codes != nil}
 	if c[shape].layout != l {
 		c[shape] = laidOut{l, planAttention(def, kv, l, a, teams, room)}
 	}
@@ -72,7 +78,7 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 	if teams > 0 {
 		p.many.rows, p.many.splits = 64*teams, false
 	}
-	if Latent(a) {
+	if fewPortable(kv, a) {
 		p.few.rows = attentionRows
 	}
 	small := func(s kernels.Span) bool { return s.Rows*group <= attentionRowsFew && (teams > 0 || !Latent(a)) }
@@ -97,6 +103,9 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 		if small(*s) {
 			w = &p.few
 		}
+		if kv.Codes != nil && w == &p.many && teams > 0 {
+			t.base, t.pages = w.expand(s, t.pages, def, a, room), -1
+		}
 		n := w.rows / group
 		for from := s.Pos; from < s.Pos+s.Rows; from += n {
 			t.row, t.from, t.to = int32(s.Row+from-s.Pos), int32(from), int32(min(from+n, s.Pos+s.Rows))
@@ -109,7 +118,7 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 			slices.SortStableFunc(c.tiles, func(x, y attentionTile) int {
 				return int((y.last - y.first) - (x.last - x.first))
 			})
-			c.tilesAt = addWords(p, c.tiles)
+			c.tilesAt, c.piecesAt = addWords(p, c.tiles), addWords(p, c.pieces)
 		}
 		w.doneAt = addWords(p, make([]int32, int(w.merges)*a.KVHeads))
 	}
@@ -123,6 +132,29 @@ func addWords[E any](p *attentionPlan, values []E) int {
 	p.words = append(p.words, unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(values))),
 		len(values)*int(unsafe.Sizeof(e))/4)...)
 	return at
+}
+
+// expand gives the keys that a span sees rows of numbers, in the last call or, where those of one KV head would take
+// more than the room, in a new one, and says which would be that of position 0.
+func (w *attentionWork) expand(s *kernels.Span, pages int32, def kernels.Definition, a kernels.Attn,
+	room int) (base int32) {
+	from, to := 0, s.Pos+s.Rows
+	if a.Window > 0 {
+		from = max(0, s.Pos-a.Window+1) / def.KeyBlock * def.KeyBlock
+	}
+	n := len(w.calls)
+	if n == 0 || w.calls[n-1].expanded > 0 && (w.calls[n-1].expanded+to-from)*expandedBytes(a) > room {
+		w.calls = append(w.calls, attentionCall{})
+		n++
+	}
+	c := &w.calls[n-1]
+	base = int32(c.expanded - from)
+	for at := from; at < to; at += keyRows {
+		c.pieces = append(c.pieces, kvcodesExpanded{to: base + int32(at), pages: pages, first: int32(at),
+			count: int32(min(keyRows, to-at))})
+	}
+	c.expanded += to - from
+	return base
 }
 
 // add adds a tile of queries: one piece of work, or one for each split of its keys.

@@ -12,13 +12,8 @@ struct Held {
   int slot, phase;
 };
 
-// Ring is a place among the slots, which lie in `base` and hold Tiles tiles each: 64 rows of keys of D columns or of
-// values of V in panels of 64 columns, 128-byte swizzled (columns behind those are the next head's).
-template <int D, int Tiles, int V = D>
-struct Ring {
-  static constexpr int kPanels = (D + 63) / 64, kValuePanels = (V + 63) / 64, kTile = kPanels * kPanel,
-                       kSlot = kTile + (Tiles - 1) * kValuePanels * kPanel;
-  static_assert(V <= D, "a tile of keys is the larger one");
+// RingPlace is a place among the slots of a ring, which lie in `base`.
+struct RingPlace {
   char* base;
   u64 *full, *empty;
   int count, slot, phase;
@@ -39,7 +34,6 @@ struct Ring {
     if (++slot == count) slot = 0, phase ^= 1;
     return h;
   }
-  __device__ char* tile(const Held& h, int which = 0) const { return base + h.slot * kSlot + which * kTile; }
   __device__ void wait(const Held& h) const { barrier_wait(full + h.slot, h.phase); }
   // A reader gives a slot back: a warp by its first lane, when its wgmma is done or its lanes have met after their
   // reads; or each thread for what it has read itself.
@@ -48,6 +42,17 @@ struct Ring {
   }
   __device__ void release_own(const Held& h) const { barrier_arrive(empty + h.slot); }
   __device__ void wait_empty(const Held& h) const { barrier_wait(empty + h.slot, h.phase ^ 1); }
+};
+
+// Ring is slots of Tiles tiles each: 64 rows of keys of D columns or of values of V in panels of 64 columns, 128-byte
+// swizzled (columns behind those are the next head's).
+template <int D, int Tiles, int V = D>
+struct Ring : RingPlace {
+  static constexpr int kPanels = (D + 63) / 64, kValuePanels = (V + 63) / 64, kTile = kPanels * kPanel,
+                       kSlot = kTile + (Tiles - 1) * kValuePanels * kPanel;
+  static_assert(V <= D, "a tile of keys is the larger one");
+
+  __device__ char* tile(const Held& h, int which = 0) const { return base + h.slot * kSlot + which * kTile; }
 
   // copy is the copying warp: blocks of keys [x, last), keys and values alternating or in one slot, in boxes of so many
   // rows as lie together in any page. Pages are looked up a block ahead.

@@ -8,9 +8,9 @@ import (
 )
 
 // StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans. Where the cache's values are columns of
-// its keys, those columns are written once: from v.
+// its keys, those columns are written once: from v. Pages in codes take codes (kvcodes.go).
 func (d *Ops) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
-	driver.MustBF16(cache.K, cache.V, k, v)
+	driver.MustBF16(k, v)
 	to := make([]int32, l.Rows())
 	for _, s := range l.Spans {
 		for i := range s.Rows {
@@ -18,6 +18,11 @@ func (d *Ops) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) 
 			to[s.Row+i] = s.Pages[pos/cache.PageRows]*int32(cache.PageRows) + int32(pos%cache.PageRows)
 		}
 	}
+	if cache.Codes != nil {
+		d.storeCodes(cache, k, v, to)
+		return
+	}
+	driver.MustBF16(cache.K, cache.V)
 	switch {
 	case !sameRows(cache.K, cache.V):
 	case sameRows(k, v):

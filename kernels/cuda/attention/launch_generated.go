@@ -32,11 +32,12 @@ const (
 	absorbedWideBoxes           = 9     // absorbed_wide.cuh
 	attentionBackwardWideStages = 3     // attention_backward_wide.cu
 	attentionBackwardWideTeams  = 2     // attention_backward_wide.cu
-	attentionDecodeMostSlots    = 12    // attention_decode.cu
-	attentionDecodeTeam         = 4     // attention_decode.cu
+	attentionDecodeMostSlots    = 12    // attention_decode.cuh
+	attentionDecodeTeam         = 4     // attention_decode.cuh
 	attentionRows               = 64    // attention.cuh
 	attentionWideWideSlots      = 6     // attention_wide.cu
 	definitionLanes             = 256   // definition.cuh
+	encodeINT4Group             = 32    // encode.cuh
 	listsAlongThreads           = 256   // lists.cu
 	listsRing                   = 9     // lists.cu
 	listsUnionThreads           = 512   // lists.cu
@@ -203,6 +204,40 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(keysMaps{}.v)-128]
 )
 
+// kvcodesCodes is struct Codes of kvcodes.cuh.
+type kvcodesCodes struct {
+	codes       cu.DevicePtr
+	scales      cu.DevicePtr
+	stride      int32
+	scaleStride int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(kvcodesCodes{})-24]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesCodes{}.codes)-0]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesCodes{}.scales)-8]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesCodes{}.stride)-16]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesCodes{}.scaleStride)-20]
+)
+
+// kvcodesExpanded is struct Expanded of kvcodes.cu.
+type kvcodesExpanded struct {
+	to    int32
+	pages int32
+	first int32
+	count int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(kvcodesExpanded{})-16]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesExpanded{}.to)-0]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesExpanded{}.pages)-4]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesExpanded{}.first)-8]
+	_ = [1]bool{}[unsafe.Offsetof(kvcodesExpanded{}.count)-12]
+)
+
 // queries is struct Queries of queries.cuh.
 type queries struct {
 	row   int32
@@ -271,6 +306,38 @@ func launchAbsorbed[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, vari
 		ks: driver.Int32(ks), split: driver.Int32(split), c: c,
 	}
 	ctx.Launch("absorbed"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:116])
+}
+
+// launchAbsorbedCodes enqueues a kernel of absorbed.cu: absorbed_codes_40_32, absorbed_codes_72_64,
+// absorbed_codes_576_512.
+func launchAbsorbedCodes[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, lists *absorbedLists, out P1, lse P2, q P3, values *kvcodesCodes, rotated P4, partials P5,
+	first, heads, each, os, lses, qs, rs, split int, c float32) {
+	params := struct {
+		lists    absorbedLists
+		out      cu.DevicePtr
+		lse      cu.DevicePtr
+		q        cu.DevicePtr
+		values   kvcodesCodes
+		rotated  cu.DevicePtr
+		partials cu.DevicePtr
+		first    int32
+		heads    int32
+		each     int32
+		os       int32
+		lses     int32
+		qs       int32
+		rs       int32
+		split    int32
+		c        float32
+	}{
+		lists: *lists, out: driver.AtType(out, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
+		q: driver.AtType(q, kernels.BF16), values: *values, rotated: driver.AtType(rotated, kernels.BF16),
+		partials: driver.AtType(partials, kernels.F32), first: driver.Int32(first), heads: driver.Int32(heads),
+		each: driver.Int32(each), os: driver.Int32(os), lses: driver.Int32(lses), qs: driver.Int32(qs),
+		rs: driver.Int32(rs), split: driver.Int32(split), c: c,
+	}
+	ctx.Launch("absorbed_codes"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:140])
 }
 
 // launchAbsorbedDkv enqueues a kernel of absorbed_backward.cu: absorbed_dkv_40_32, absorbed_dkv_72_64,
@@ -556,6 +623,36 @@ func launchAbsorbedWide[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, 
 	ctx.Launch("absorbed_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:112])
 }
 
+// launchAbsorbedWideCodes enqueues a kernel of absorbed_wide.cu: absorbed_wide_codes_576_512.
+func launchAbsorbedWideCodes[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
+	threads, sharedBytes int, lists *absorbedLists, out P1, lse P2, q P3, values *kvcodesCodes, rotated P4,
+	partials P5, first, heads, os, lses, qs, rs, split int, c float32) {
+	params := struct {
+		lists    absorbedLists
+		out      cu.DevicePtr
+		lse      cu.DevicePtr
+		q        cu.DevicePtr
+		values   kvcodesCodes
+		rotated  cu.DevicePtr
+		partials cu.DevicePtr
+		first    int32
+		heads    int32
+		os       int32
+		lses     int32
+		qs       int32
+		rs       int32
+		split    int32
+		c        float32
+	}{
+		lists: *lists, out: driver.AtType(out, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
+		q: driver.AtType(q, kernels.BF16), values: *values, rotated: driver.AtType(rotated, kernels.BF16),
+		partials: driver.AtType(partials, kernels.F32), first: driver.Int32(first), heads: driver.Int32(heads),
+		os: driver.Int32(os), lses: driver.Int32(lses), qs: driver.Int32(qs), rs: driver.Int32(rs),
+		split: driver.Int32(split), c: c,
+	}
+	ctx.Launch("absorbed_wide_codes"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:136])
+}
+
 // launchAttention enqueues a kernel of attention.cu: attention_16, attention_32, attention_64, attention_96,
 // attention_128, attention_24, attention_24_16, attention_192_128, attention_256.
 func launchAttention[P1, P2, P3, P4, P5, P6, P7, P8 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
@@ -589,6 +686,39 @@ func launchAttention[P1, P2, P3, P4, P5, P6, P7, P8 driver.Operand](ctx *driver.
 		pageRows: driver.Int32(pageRows), window: driver.Int32(window), c: c,
 	}
 	ctx.Launch("attention"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:108])
+}
+
+// launchAttentionCodes enqueues a kernel of attention.cu: attention_codes_16, attention_codes_32, attention_codes_64,
+// attention_codes_96, attention_codes_128, attention_codes_24, attention_codes_24_16, attention_codes_192_128,
+// attention_codes_256.
+func launchAttentionCodes[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
+	threads, sharedBytes int, out P1, lse P2, q P3, k, v *kvcodesCodes, tiles driver.Array[attentionTile],
+	pages P4, partials P5, done P6, group, os, lses, qs, pageRows, window int, c float32) {
+	params := struct {
+		out      cu.DevicePtr
+		lse      cu.DevicePtr
+		q        cu.DevicePtr
+		k        kvcodesCodes
+		v        kvcodesCodes
+		tiles    driver.Array[attentionTile]
+		pages    cu.DevicePtr
+		partials cu.DevicePtr
+		done     cu.DevicePtr
+		group    int32
+		os       int32
+		lses     int32
+		qs       int32
+		pageRows int32
+		window   int32
+		c        float32
+	}{
+		out: driver.AtType(out, kernels.BF16), lse: driver.AtType(lse, kernels.F32), q: driver.AtType(q, kernels.BF16),
+		k: *k, v: *v, tiles: tiles, pages: driver.AtType(pages, kernels.I32),
+		partials: driver.AtType(partials, kernels.F32), done: driver.AtType(done, kernels.I32),
+		group: driver.Int32(group), os: driver.Int32(os), lses: driver.Int32(lses), qs: driver.Int32(qs),
+		pageRows: driver.Int32(pageRows), window: driver.Int32(window), c: c,
+	}
+	ctx.Launch("attention_codes"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:132])
 }
 
 // launchAttentionDecode enqueues a kernel of attention_decode.cu: attention_decode_16_1, attention_decode_16_2,
@@ -626,6 +756,47 @@ func launchAttentionDecode[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Co
 		pageRows: driver.Int32(pageRows), window: driver.Int32(window), c: c,
 	}
 	ctx.Launch("attention_decode"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:352])
+}
+
+// launchAttentionDecodeCodes enqueues a kernel of attention_decode_codes.cu: attention_decode_codes_16_1,
+// attention_decode_codes_16_2, attention_decode_codes_16_4, attention_decode_codes_32_1, attention_decode_codes_32_2,
+// attention_decode_codes_32_4, attention_decode_codes_64_1, attention_decode_codes_64_2, attention_decode_codes_64_4,
+// attention_decode_codes_96_1, attention_decode_codes_96_2, attention_decode_codes_96_4, attention_decode_codes_128_1,
+// attention_decode_codes_128_2, attention_decode_codes_128_4.
+func launchAttentionDecodeCodes[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, variant string,
+	grid [3]int, threads, sharedBytes int, maps *keysMaps, k, v *kvcodesCodes, out P1, lse P2, q P3,
+	tiles driver.Array[attentionTile], pages P4, partials P5, done P6, ringSlots, box, kvHeads, group, os, lses,
+	qs, pageRows, window int, c float32) {
+	params := struct {
+		maps      keysMaps
+		k         kvcodesCodes
+		v         kvcodesCodes
+		out       cu.DevicePtr
+		lse       cu.DevicePtr
+		q         cu.DevicePtr
+		tiles     driver.Array[attentionTile]
+		pages     cu.DevicePtr
+		partials  cu.DevicePtr
+		done      cu.DevicePtr
+		ringSlots int32
+		box       int32
+		kvHeads   int32
+		group     int32
+		os        int32
+		lses      int32
+		qs        int32
+		pageRows  int32
+		window    int32
+		c         float32
+	}{
+		maps: *maps, k: *k, v: *v, out: driver.AtType(out, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
+		q: driver.AtType(q, kernels.BF16), tiles: tiles, pages: driver.AtType(pages, kernels.I32),
+		partials: driver.AtType(partials, kernels.F32), done: driver.AtType(done, kernels.I32),
+		ringSlots: driver.Int32(ringSlots), box: driver.Int32(box), kvHeads: driver.Int32(kvHeads),
+		group: driver.Int32(group), os: driver.Int32(os), lses: driver.Int32(lses), qs: driver.Int32(qs),
+		pageRows: driver.Int32(pageRows), window: driver.Int32(window), c: c,
+	}
+	ctx.Launch("attention_decode_codes"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:400])
 }
 
 // launchAttentionDelta enqueues a kernel of attention_backward.cu: attention_delta.
@@ -808,6 +979,31 @@ func launchAttentionWide[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, var
 		split: driver.Int32(split), c: c,
 	}
 	ctx.Launch("attention_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:332])
+}
+
+// launchExpandKv enqueues a kernel of kvcodes.cu: expand_kv.
+func launchExpandKv[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, k P1, v P2,
+	keys, values *kvcodesCodes, pieces driver.Array[kvcodesExpanded], pages P3, firstHead, heads, kWidth, vWidth,
+	pageRows int) {
+	params := struct {
+		k         cu.DevicePtr
+		v         cu.DevicePtr
+		keys      kvcodesCodes
+		values    kvcodesCodes
+		pieces    driver.Array[kvcodesExpanded]
+		pages     cu.DevicePtr
+		firstHead int32
+		heads     int32
+		kWidth    int32
+		vWidth    int32
+		pageRows  int32
+	}{
+		k: driver.AtType(k, kernels.BF16), v: driver.AtType(v, kernels.BF16), keys: *keys, values: *values,
+		pieces: pieces, pages: driver.AtType(pages, kernels.I32), firstHead: driver.Int32(firstHead),
+		heads: driver.Int32(heads), kWidth: driver.Int32(kWidth), vWidth: driver.Int32(vWidth),
+		pageRows: driver.Int32(pageRows),
+	}
+	ctx.Launch("expand_kv", grid, threads, sharedBytes, driver.Bytes(&params)[:100])
 }
 
 // launchIndexDk enqueues a kernel of indexgrad.cu: index_dk_16, index_dk_128.
@@ -1143,27 +1339,58 @@ func launchStoreKv[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, grid 
 	ctx.Launch("store_kv", grid, threads, sharedBytes, driver.Bytes(&params)[:68])
 }
 
+// launchStoreKvCodes enqueues a kernel of kvcodes.cu: store_kv_codes.
+func launchStoreKvCodes[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, keys,
+	values *kvcodesCodes, k P1, v P2, to P3, rows, heads, kWidth, vWidth, ks, vs int) {
+	params := struct {
+		keys   kvcodesCodes
+		values kvcodesCodes
+		k      cu.DevicePtr
+		v      cu.DevicePtr
+		to     cu.DevicePtr
+		rows   int32
+		heads  int32
+		kWidth int32
+		vWidth int32
+		ks     int32
+		vs     int32
+	}{
+		keys: *keys, values: *values, k: driver.AtType(k, kernels.BF16), v: driver.AtType(v, kernels.BF16),
+		to: driver.AtType(to, kernels.I32), rows: driver.Int32(rows), heads: driver.Int32(heads),
+		kWidth: driver.Int32(kWidth), vWidth: driver.Int32(vWidth), ks: driver.Int32(ks), vs: driver.Int32(vs),
+	}
+	ctx.Launch("store_kv_codes", grid, threads, sharedBytes, driver.Bytes(&params)[:96])
+}
+
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
-	"absorbed_40_32", "absorbed_576_512", "absorbed_72_64", "absorbed_dkv_40_32", "absorbed_dkv_576_512",
-	"absorbed_dkv_72_64", "absorbed_dkv_wide_576_512", "absorbed_dq_40_32", "absorbed_dq_576_512",
-	"absorbed_dq_72_64", "absorbed_dq_wide_576_512", "absorbed_ds_wide_576_512", "absorbed_flags",
-	"absorbed_masks", "absorbed_merge_40_32", "absorbed_merge_576_512", "absorbed_merge_72_64",
-	"absorbed_pds_wide_576_512", "absorbed_target_40", "absorbed_target_576", "absorbed_target_72",
-	"absorbed_wide_576_512", "attention_128", "attention_16", "attention_192_128", "attention_24",
-	"attention_24_16", "attention_256", "attention_32", "attention_64", "attention_96", "attention_decode_128_1",
-	"attention_decode_128_2", "attention_decode_128_4", "attention_decode_16_1", "attention_decode_16_2",
-	"attention_decode_16_4", "attention_decode_32_1", "attention_decode_32_2", "attention_decode_32_4",
-	"attention_decode_64_1", "attention_decode_64_2", "attention_decode_64_4", "attention_decode_96_1",
-	"attention_decode_96_2", "attention_decode_96_4", "attention_delta", "attention_dkv_128", "attention_dkv_16",
-	"attention_dkv_192_128", "attention_dkv_24", "attention_dkv_24_16", "attention_dkv_256", "attention_dkv_32",
-	"attention_dkv_64", "attention_dkv_96", "attention_dkv_wide_128", "attention_dkv_wide_192_128",
-	"attention_dkv_wide_64", "attention_dq_128", "attention_dq_16", "attention_dq_192_128", "attention_dq_24",
-	"attention_dq_24_16", "attention_dq_256", "attention_dq_32", "attention_dq_64", "attention_dq_96",
-	"attention_dq_wide_128", "attention_dq_wide_192_128", "attention_dq_wide_64", "attention_wide_128",
-	"attention_wide_192_128", "attention_wide_64", "index_dk_128", "index_dk_16", "index_gradients", "index_loss",
-	"index_scores_128", "index_scores_16", "join_heads_backward_bf16", "join_heads_backward_f32",
-	"join_heads_bf16", "join_heads_f32", "list_along_16", "list_along_64", "list_dots_128", "list_dots_16",
-	"list_masks", "list_union", "select_keys", "sinks_backward_bf16", "sinks_backward_f32", "sinks_bf16",
-	"sinks_f32", "store_kv",
+	"absorbed_40_32", "absorbed_576_512", "absorbed_72_64", "absorbed_codes_40_32", "absorbed_codes_576_512",
+	"absorbed_codes_72_64", "absorbed_dkv_40_32", "absorbed_dkv_576_512", "absorbed_dkv_72_64",
+	"absorbed_dkv_wide_576_512", "absorbed_dq_40_32", "absorbed_dq_576_512", "absorbed_dq_72_64",
+	"absorbed_dq_wide_576_512", "absorbed_ds_wide_576_512", "absorbed_flags", "absorbed_masks",
+	"absorbed_merge_40_32", "absorbed_merge_576_512", "absorbed_merge_72_64", "absorbed_pds_wide_576_512",
+	"absorbed_target_40", "absorbed_target_576", "absorbed_target_72", "absorbed_wide_576_512",
+	"absorbed_wide_codes_576_512", "attention_128", "attention_16", "attention_192_128", "attention_24",
+	"attention_24_16", "attention_256", "attention_32", "attention_64", "attention_96", "attention_codes_128",
+	"attention_codes_16", "attention_codes_192_128", "attention_codes_24", "attention_codes_24_16",
+	"attention_codes_256", "attention_codes_32", "attention_codes_64", "attention_codes_96",
+	"attention_decode_128_1", "attention_decode_128_2", "attention_decode_128_4", "attention_decode_16_1",
+	"attention_decode_16_2", "attention_decode_16_4", "attention_decode_32_1", "attention_decode_32_2",
+	"attention_decode_32_4", "attention_decode_64_1", "attention_decode_64_2", "attention_decode_64_4",
+	"attention_decode_96_1", "attention_decode_96_2", "attention_decode_96_4", "attention_decode_codes_128_1",
+	"attention_decode_codes_128_2", "attention_decode_codes_128_4", "attention_decode_codes_16_1",
+	"attention_decode_codes_16_2", "attention_decode_codes_16_4", "attention_decode_codes_32_1",
+	"attention_decode_codes_32_2", "attention_decode_codes_32_4", "attention_decode_codes_64_1",
+	"attention_decode_codes_64_2", "attention_decode_codes_64_4", "attention_decode_codes_96_1",
+	"attention_decode_codes_96_2", "attention_decode_codes_96_4", "attention_delta", "attention_dkv_128",
+	"attention_dkv_16", "attention_dkv_192_128", "attention_dkv_24", "attention_dkv_24_16", "attention_dkv_256",
+	"attention_dkv_32", "attention_dkv_64", "attention_dkv_96", "attention_dkv_wide_128",
+	"attention_dkv_wide_192_128", "attention_dkv_wide_64", "attention_dq_128", "attention_dq_16",
+	"attention_dq_192_128", "attention_dq_24", "attention_dq_24_16", "attention_dq_256", "attention_dq_32",
+	"attention_dq_64", "attention_dq_96", "attention_dq_wide_128", "attention_dq_wide_192_128",
+	"attention_dq_wide_64", "attention_wide_128", "attention_wide_192_128", "attention_wide_64", "expand_kv",
+	"index_dk_128", "index_dk_16", "index_gradients", "index_loss", "index_scores_128", "index_scores_16",
+	"join_heads_backward_bf16", "join_heads_backward_f32", "join_heads_bf16", "join_heads_f32", "list_along_16",
+	"list_along_64", "list_dots_128", "list_dots_16", "list_masks", "list_union", "select_keys",
+	"sinks_backward_bf16", "sinks_backward_f32", "sinks_bf16", "sinks_f32", "store_kv", "store_kv_codes",
 }

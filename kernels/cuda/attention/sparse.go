@@ -12,7 +12,8 @@ import (
 // F32 [T, Heads]. The kernels are those of absorbed latent attention: absorbed.cu and absorbed_wide.cu.
 func (d *Ops) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
-	mustAttendSparsely(a, indices, q, kv.K, kv.V, out)
+	mustAttendTo(kv, a)
+	mustAttendSparsely(a, indices, q, out)
 	d.attendAbsorbed(out, lse, q, kv, indices, l, a)
 }
 

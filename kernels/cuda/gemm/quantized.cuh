@@ -52,11 +52,6 @@ __device__ inline u32 sub2(u32 x, u32 y) {
   asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(x), "r"(y));
   return d;
 }
-__device__ inline u32 mul2(u32 x, u32 y) {
-  u32 d;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(x), "r"(y));
-  return d;
-}
 
 // Two codes are decoded at once, one in each half of a register. Those of E2M1 and E4M3 have their bits at the place of
 // bf16's: the number times 2^-126 or 2^-120, subnormal ones too. INT4's lie behind 128, whose last place is 1: 128 + n

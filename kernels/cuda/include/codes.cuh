@@ -26,3 +26,9 @@ __device__ inline float scale_value(u16 s) { return widen(s); }
 __device__ inline float scale_value(u8 s) {
   return __uint_as_float(s == 0 ? 0x00400000 : s == 255 ? 0x7fc00000 : (u32)s << 23);
 }
+
+__device__ inline u32 mul2(u32 x, u32 y) {
+  u32 d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(x), "r"(y));
+  return d;
+}

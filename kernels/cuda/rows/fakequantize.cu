@@ -4,6 +4,7 @@
 // division for each weight, and E4M3 by integers: 345 and 422 us.
 #include "codes.cuh"
 #include "encode.cuh"
+#include "team.cuh"
 
 // group_largest has the bits of the largest magnitude of a group, of which each of four threads has eight numbers.
 __device__ inline u32 group_largest(const float* v) {

@@ -2,20 +2,8 @@
 // block of threads. Scales of a block of columns lie side by side for all rows. Bound: the bytes of numbers and codes.
 #include "encode.cuh"
 
-typedef unsigned char u8;
-
-// Bits of scales and codes where a number of the block is not finite.
-constexpr u32 kNaNE8M0 = 255, kNaNBF16 = 0x7fc0, kNaNE4M3 = 0x7f;
-
 // int4_code is the integer nearest to the quotient, plus 8.
 __device__ inline u32 int4_code(float quotient) { return (u32)((int)fminf(fmaxf(rintf(quotient), -7.f), 7.f) + 8); }
-
-// e4m3_codes are those of two numbers, the first in the low byte.
-__device__ inline u32 e4m3_codes(float x, float y) {
-  u16 pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
-  return pair;
-}
 
 // Encoders make codes of eight numbers of a block, whose largest magnitude has the bits `most`, and give the scale.
 struct Int4 {
@@ -51,18 +39,7 @@ struct Mxfp4 {
 struct Mxfp8 {
   typedef u8 Scale;
   static constexpr int kBits = 8;
-  __device__ static Scale encode(const float* v, u32 most, u32* codes) {
-    codes[0] = codes[1] = most >= kInfinity ? kNaNE4M3 * 0x01010101u : 0;
-    if (most >= kInfinity) return kNaNE8M0;
-    u32 power = power_code(most, 0x600000, 8);
-    if (most == 0) return 0;
-    float inverse = inverse_of(power);
-#pragma unroll
-    for (int j = 0; j < kEight; j += 4)
-      codes[j / 4] = e4m3_codes(v[j] * inverse, v[j + 1] * inverse) |
-                     e4m3_codes(v[j + 2] * inverse, v[j + 3] * inverse) << 16;
-    return power;
-  }
+  __device__ static Scale encode(const float* v, u32 most, u32* codes) { return mxfp8_encode(v, most, codes); }
 };
 
 // store_codes writes those of eight columns, `left` of which are there.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"lockstep/quant"
 )
 
 // The dequantizing loops read rows of codes and write round(code * scale) in fp32, 32 columns at a time: most formats
@@ -26,11 +28,19 @@ type code struct {
 }
 
 var codes = []code{
-	{"INT4", 4, []float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, (*writer).startINT4,
-		(*writer).scaleNibbles, (*writer).int4},
-	{"E2M1", 4, []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6, float32(math.Copysign(0, -1)), -0.5, -1, -1.5, -2, -3, -4, -6},
-		(*writer).startE2M1, (*writer).scaleNibbles, (*writer).e2m1},
+	{"INT4", 4, nibbles(quant.CodeINT4), (*writer).startINT4, (*writer).scaleNibbles, (*writer).int4},
+	{"E2M1", 4, nibbles(quant.CodeE2M1), (*writer).startE2M1, (*writer).scaleNibbles, (*writer).e2m1},
 	{"E4M3", 8, subnormalE4M3(), (*writer).startE4M3, func(*writer) {}, (*writer).e4m3},
+}
+
+// nibbles is the numbers of the 16 codes of 4 bits.
+func nibbles(c quant.Code) []float32 {
+	values, packed := make([]float32, 16), make([]byte, 8)
+	for i := range packed {
+		packed[i] = byte(2*i | (2*i+1)<<4)
+	}
+	quant.Format{Code: c}.Decode(values, packed, 0, 1)
+	return values
 }
 
 // subnormalE4M3 is the numbers of codes without exponent by their low bits, for as many lanes as a register has.

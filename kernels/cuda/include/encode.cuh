@@ -1,6 +1,8 @@
 // Scales and codes of blocks of numbers, as quant.Encoding has them.
 #pragma once
-#include "team.cuh"
+#include "rows.cuh"
+
+typedef unsigned char u8;
 
 constexpr int kINT4Group = 32, kFP8Block = 128;  // of quant.INT4 and quant.FP8
 constexpr u32 kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kNaN = 0x7fc00000;
@@ -68,6 +70,31 @@ __device__ inline void e4m3_two(float* q) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
   asm("cvt.f32.f16 %0, %1;" : "=f"(q[0]) : "h"((u16)halves));
   asm("cvt.f32.f16 %0, %1;" : "=f"(q[1]) : "h"((u16)(halves >> 16)));
+}
+
+// e4m3_codes are those of two numbers, the first in the low byte.
+__device__ inline u32 e4m3_codes(float x, float y) {
+  u16 pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
+  return pair;
+}
+
+// Bits of scales and codes where a number of the block is not finite.
+constexpr u32 kNaNE8M0 = 255, kNaNBF16 = 0x7fc0, kNaNE4M3 = 0x7f;
+
+// mxfp8_encode makes codes of MXFP8 of eight numbers of a block, whose largest magnitude has the bits `most`, and gives
+// the scale.
+__device__ inline u8 mxfp8_encode(const float* v, u32 most, u32* codes) {
+  codes[0] = codes[1] = most >= kInfinity ? kNaNE4M3 * 0x01010101u : 0;
+  if (most >= kInfinity) return kNaNE8M0;
+  u32 power = power_code(most, 0x600000, 8);
+  if (most == 0) return 0;
+  float inverse = inverse_of(power);
+#pragma unroll
+  for (int j = 0; j < kEight; j += 4)
+    codes[j / 4] = e4m3_codes(v[j] * inverse, v[j + 1] * inverse) |
+                   e4m3_codes(v[j + 2] * inverse, v[j + 3] * inverse) << 16;
+  return power;
 }
 
 constexpr int kAcross = kFP8Block / kEight, kSquareThreads = 512, kDown = kSquareThreads / kAcross,

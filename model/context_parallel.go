@@ -1,0 +1,203 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Context parallel by heads (DeepSpeed-Ulysses: Jacobs et al., arXiv 2309.14509). Ranks have whole segments of the rows
+// of a pack, in their order. What computes a row by itself computes the rank's own rows, and so gradients of weights
+// are sums of the rank's own segments. A [Mixer] looks at other rows of the sequence, and none of its heads at another:
+// an all-to-all brings it all rows of some heads, and another its results back to the rows' ranks. Backward does the
+// same with gradients. What a mixer sums over rows of its own heads it keeps by segment, and sends each sum to the rank
+// that has the segment's rows.
+
+// Context is the rows of all ranks that divide the sequences of a batch.
+type Context struct {
+	Ranks  int             // above 1
+	Layout *kernels.Layout // of the rows of all of them, one rank's below the other's
+}
+
+// sequences is the layout of the rows that a mixer sees: whole sequences.
+func (b *Batch) sequences() *kernels.Layout {
+	if b.Context == nil {
+		return b.Layout
+	}
+	return b.Context.Layout
+}
+
+// toHeads is all rows of this rank's heads, of tensors [T, n] whose columns are those of all heads.
+func (b *Batch) toHeads(r *parallel.Rank, own ...kernels.Tensor) (heads []kernels.Tensor) {
+	if b.Context == nil {
+		return own
+	}
+	var pairs []parallel.Pair
+	for _, t := range own {
+		heads = append(heads, r.Stack.New(t.DType, b.Context.Layout.Rows(), t.Cols/b.Context.Ranks))
+		pairs = append(pairs, parallel.Pair{Dst: heads[len(heads)-1], Src: t})
+	}
+	b.exchange(r, (*parallel.Group).RowsToHeads, pairs)
+	return heads
+}
+
+// toRows is the way back: it fills Dst [T, n] of each pair.
+func (b *Batch) toRows(r *parallel.Rank, pairs ...parallel.Pair) {
+	b.exchange(r, (*parallel.Group).HeadsToRows, pairs)
+}
+
+// exchange waits for an all-to-all between rows and heads. It does not yield to another lane: a short pack has no such
+// exchanges, and its lane would overtake that of the packs before it.
+func (b *Batch) exchange(r *parallel.Rank, begin func(*parallel.Group, ...parallel.Pair) *parallel.Exchange,
+	pairs []parallel.Pair) {
+	g := r.Context(b.Context.Ranks)
+	if g == nil { // a plan
+		bytes := 0
+		for _, p := range pairs {
+			bytes += p.Dst.Bytes() * (b.Context.Ranks - 1) / b.Context.Ranks
+		}
+		kernels.CountExchange(r.Dev, kernels.ExchangeHeads, bytes)
+		return
+	}
+	begin(g, pairs...).Wait()
+}
+
+// addHeadSums adds headSums of parts of a parameter, one part behind the other, to its gradient: those of this rank's
+// segments, in order.
+func (b *Batch) addHeadSums(r *parallel.Rank, p *Param, parts ...kernels.Tensor) {
+	if p == nil || !p.Trained() {
+		return
+	}
+	defer r.Stack.Release(r.Stack.Mark())
+	segments, n := len(b.Layout.Segments)-1, p.W.Rows*p.W.Cols
+	sums, at := r.Stack.New(kernels.F32, segments, n), 0
+	var pairs []parallel.Pair
+	for _, p := range parts {
+		p = p.Reshape(p.Groups, p.Rows*p.Cols)
+		to := at + p.Cols*b.Context.Ranks
+		pairs = append(pairs, parallel.Pair{Dst: sums.ColRange(at, to), Src: p})
+		at = to
+	}
+	b.toRows(r, pairs...)
+	if !b.apart() {
+		r.Dev.Accumulate(p.Grad, sums)
+		return
+	}
+	for i := range segments {
+		r.Dev.Accumulate(p.Grad.Group(i), sums.RowRange(i, i+1))
+	}
+}
+
+// headSums is room for what a mixer sums over rows of its heads, for the part [rows, cols] of a parameter that they
+// have: a sum for each segment of all ranks, from +0. The zero Tensor: the parameter is not trained.
+func (b *Batch) headSums(r *parallel.Rank, p *Param, rows, cols int) kernels.Tensor {
+	if p == nil || !p.Trained() {
+		return kernels.Tensor{}
+	}
+	t := r.Stack.NewGrouped(kernels.F32, len(b.Context.Layout.Segments)-1, rows, cols)
+	r.Dev.Zero(t)
+	return t
+}
+
+// place is this rank's among those that divide the sequences.
+func (b *Batch) place(r *parallel.Rank) int { return r.ID % b.Context.Ranks }
+
+// ownColumns is those of this rank's heads, of a vector [1, n] of all heads.
+func (b *Batch) ownColumns(r *parallel.Rank, t kernels.Tensor) kernels.Tensor {
+	n := t.Cols / b.Context.Ranks
+	return t.ColRange(b.place(r)*n, (b.place(r)+1)*n)
+}
+
+// ownConv visits the channels of this rank's heads in a convolution whose parts are those of all heads, one part behind
+// the other, with the weight and bias of each; u are this rank's columns of each part.
+func (b *Batch) ownConv(r *parallel.Rank, u []kernels.Tensor, w, bias *Param,
+	visit func(i int, w, bias kernels.Tensor)) {
+	at := 0
+	for i, t := range u {
+		from := at + b.place(r)*t.Cols
+		var of kernels.Tensor
+		if bias != nil {
+			of = bias.W.ColRange(from, from+t.Cols)
+		}
+		visit(i, w.W.RowRange(from, from+t.Cols), of)
+		at += t.Cols * b.Context.Ranks
+	}
+}
+
+// convolve is the short convolution of all rows of this rank's heads.
+func (b *Batch) convolve(r *parallel.Rank, dev kernels.Recurrent, u []kernels.Tensor, w, bias *Param) []kernels.Tensor {
+	y := like(r, u...)
+	b.ownConv(r, u, w, bias, func(i int, w, bias kernels.Tensor) {
+		dev.ShortConv(y[i], u[i], w, bias, kernels.Tensor{}, b.sequences())
+	})
+	return y
+}
+
+// convolveBackward is du from dy. Gradients of the weights accumulate.
+func (b *Batch) convolveBackward(r *parallel.Rank, dev kernels.Recurrent, dy, u []kernels.Tensor, w, bias *Param) (
+	du []kernels.Tensor) {
+	du = like(r, u...)
+	var dw, dbias []kernels.Tensor
+	b.ownConv(r, u, w, bias, func(i int, of, ofBias kernels.Tensor) {
+		dw, dbias = append(dw, b.headSums(r, w, of.Rows, of.Cols)), append(dbias, b.headSums(r, bias, 1, of.Rows))
+		dev.ShortConvBackward(du[i], dw[i], dbias[i], dy[i], u[i], of, ofBias, b.sequences())
+	})
+	b.addHeadSums(r, w, dw...)
+	b.addHeadSums(r, bias, dbias...)
+	return du
+}
+
+// like is tensors of the shapes of others.
+func like(r *parallel.Rank, of ...kernels.Tensor) (list []kernels.Tensor) {
+	for _, t := range of {
+		list = append(list, r.Stack.New(t.DType, t.Rows, t.Cols))
+	}
+	return list
+}
+
+// headsOf is the shape of attention over this rank's heads.
+func (b *Batch) headsOf(a kernels.Attn) kernels.Attn {
+	a.Heads, a.KVHeads = a.Heads/b.Context.Ranks, a.KVHeads/b.Context.Ranks
+	return a
+}
+
+// recurrenceOf is the shape of a recurrence over this rank's heads.
+func (b *Batch) recurrenceOf(s kernels.Recurrence) kernels.Recurrence {
+	s.Heads, s.KeyHeads = s.Heads/b.Context.Ranks, s.KeyHeads/b.Context.Ranks
+	return s
+}
+
+// CheckContext is an error where so many ranks cannot divide the heads of every layer that looks at other rows.
+func (m *Model) CheckContext(ranks int) error {
+	at := slices.IndexFunc(m.Blocks, func(bl Block) bool { return !bl.divides(ranks) })
+	if at < 0 {
+		return nil
+	}
+	n, key := m.Blocks[at].mixer().contextHeads()
+	if n == 0 {
+		return fmt.Errorf("parallel.context: ranks divide heads, and in layer %d of %s one key is for all of them or "+
+			"an indexer selects keys: set 1; every other attention and recurrence can be divided, latent attention "+
+			"with definition.latent = %q", at, m.Family, kernels.LatentExpanded)
+	}
+	list := []string{"1"}
+	for fewer := 2; fewer < ranks; fewer++ {
+		if !slices.ContainsFunc(m.Blocks, func(bl Block) bool { return !bl.divides(fewer) }) {
+			list = append(list, fmt.Sprint(fewer))
+		}
+	}
+	return fmt.Errorf("parallel.context: %d ranks do not divide the %d heads of %s (layer %d of %s): set %s", ranks, n,
+		key, at, m.Family, strings.Join(list, " or "))
+}
+
+// divides tells whether so many ranks can divide the heads of the block's mixer.
+func (bl Block) divides(ranks int) bool {
+	mixer := bl.mixer()
+	if mixer == nil || ranks <= 1 {
+		return true
+	}
+	n, _ := mixer.contextHeads()
+	return n > 0 && n%ranks == 0
+}
