@@ -86,6 +86,9 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 			o.refuse(set, err)
 		}
 	}
+	if len(given) == 0 {
+		o.planContexts(shape, on)
+	}
 	if len(o.Meshes) == 0 {
 		return nil, errors.New(o.Refused[0])
 	}
@@ -96,6 +99,9 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 		return cmp.Compare(b.Step.Rate(), a.Step.Rate())
 	})
 	if !o.Meshes[0].Fits() {
+		if o.Meshes[0].Context > 1 {
+			meshes = append(meshes, o.Meshes[0].set())
+		}
 		s, err := shape(slices.Concat(on, meshes[len(meshes)-1])...)
 		for i := len(meshes) - 2; err != nil && i >= 0; i-- { // the one that divides most and is allowed
 			s, err = shape(slices.Concat(on, meshes[i])...)
@@ -106,6 +112,36 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 		o.Mend = o.mend(s)
 	}
 	return o, nil
+}
+
+// planContexts adds meshes whose packs are divided over as many ranks as can, where they have a segment for each.
+func (o *OnMachine) planContexts(shape Shaper, on []string) {
+	for _, rest := range [][]string{{"experts=1", "weights=replicated"}, {"experts=0", "weights=sharded"}} {
+		var set []string
+		var refused error
+		for n := o.Machine.Cards; n > 1; n-- {
+			if o.Machine.Cards%n != 0 {
+				continue
+			}
+			set = prefixed(append([]string{fmt.Sprintf("ranks=%d", o.Machine.Cards), fmt.Sprintf("context=%d", n),
+				"interleave=1"}, rest...))
+			s, err := shape(slices.Concat(on, set)...)
+			if err == nil && s.Run.MicroBatch*((s.Data.PackRows+s.Definition.Segment-1)/s.Definition.Segment) < n {
+				continue
+			}
+			var m *OnMesh
+			if err == nil {
+				m, err = o.plan(s)
+			}
+			if refused = err; err == nil {
+				o.Meshes = append(o.Meshes, *m)
+				break
+			}
+		}
+		if refused != nil {
+			o.refuse(set, refused)
+		}
+	}
 }
 
 // machineMeshes lists overrides of all meshes of so many ranks, those that divide most last.
@@ -122,6 +158,12 @@ func machineMeshes(n int) (list [][]string) {
 		}
 	}
 	return list
+}
+
+// set is the mesh as overrides.
+func (m OnMesh) set() []string {
+	return prefixed([]string{fmt.Sprintf("ranks=%d", m.Ranks), fmt.Sprintf("experts=%d", m.Experts),
+		fmt.Sprintf("context=%d", m.Context), "weights=" + m.Weights, fmt.Sprintf("interleave=%d", m.Interleave)})
 }
 
 // prefixed names keys of [parallel] in full.

@@ -33,26 +33,30 @@ func cpuMachine(gib float64) configs.Machine {
 
 // A plan for a machine has the bytes that the run's own plan has, on every mesh, to the byte.
 func TestPlanForMachine(t *testing.T) {
-	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
-	for _, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8"},
+	for i, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8",
+		"model.config.num_key_value_heads=2", "definition.segment=64"},
 		{"run.recompute=full", "run.micro_batch=2", "run.packs=8", "offload.optimizer=true",
 			"offload.activations=true", "model.config.num_hidden_layers=6"},
 		append(testshape.RL(), "run.micro_batch=2", "lora.rank=4", "model.weights=int4", "rl.kl_coef=0.1")} {
+		s, err := tiny(more...)("device.kind=cpu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
 		o, err := For(tiny(more...), cpuMachine(64), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(o.Meshes) != 6 || len(o.Refused) > 0 {
+		if divided := i == 0; len(o.Meshes) != 6 && !divided || len(o.Meshes) != 8 && divided ||
+			(len(o.Refused) > 0) == divided {
 			t.Fatalf("%d meshes, refused %v", len(o.Meshes), o.Refused)
 		}
 		for i, m := range o.Meshes {
-			s, err := tiny(more...)("device.kind=cpu", fmt.Sprintf("parallel.ranks=%d", m.Ranks),
-				fmt.Sprintf("parallel.experts=%d", m.Experts), "parallel.weights="+m.Weights,
-				fmt.Sprintf("parallel.interleave=%d", m.Interleave))
+			s, err := tiny(more...)(append([]string{"device.kind=cpu"}, m.set()...)...)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -198,7 +198,10 @@ func OpenModel(ranks []kernels.Device, s *configs.Shape) (*model.Model, *data.Ch
 		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at "+
 			"least as many", m.Vocab, tok.Vocab())
 	}
-	if err := adapt(s, m); err != nil {
+	if err = m.CheckContext(s.Parallel.Context); err == nil {
+		err = adapt(s, m)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	return m, tok, nil
