@@ -36,7 +36,7 @@ func Attention(d *cuda.Device, each time.Duration, cases []AttentionCase) (resul
 	for _, c := range cases {
 		keep, mem := d.Held(), kernels.NewArena(d)
 		if c.Sequences > 0 {
-			results = append(results, decode(d, each, c, mem))
+			results = append(results, decode(d, each, c, mem)...)
 		} else {
 			results = append(results, causal(d, each, c, mem)...)
 		}
@@ -90,7 +90,8 @@ func causal(d *cuda.Device, each time.Duration, c AttentionCase, mem *kernels.Ar
 	}
 }
 
-func decode(d *cuda.Device, each time.Duration, c AttentionCase, mem *kernels.Arena) Result {
+// decode times a decoding step over pages of bf16, and over the same keys and values in codes.
+func decode(d *cuda.Device, each time.Duration, c AttentionCase, mem *kernels.Arena) []Result {
 	l := &kernels.Layout{Segments: []int32{0, int32(c.Sequences)}}
 	for i := range c.Sequences {
 		s := kernels.Span{Row: i, Rows: 1, Pos: c.Keys - 1}
@@ -103,8 +104,25 @@ func decode(d *cuda.Device, each time.Duration, c AttentionCase, mem *kernels.Ar
 	kv, bytes := keys(d, mem, c, rows, pageRows)
 	q, out, lse := RandomRows(d, mem, c.Sequences, c.Heads*c.HeadDim), mem.New(kernels.BF16, c.Sequences,
 		c.Heads*a.Values()), mem.New(kernels.F32, c.Sequences, c.Heads)
-	return Result{
+	numbers := Result{
 		Case:    fmt.Sprintf("%s, decoding %d sequences of %d keys", c, c.Sequences, c.Keys),
 		Seconds: Time(d, each, func() { d.Attention(out, lse, q, kv, l, a) }), Bytes: bytes,
 	}
+	coded := quantizedKeys(d, mem, c, kv, l)
+	codes := Result{Seconds: Time(d, each, func() { d.Attention(out, lse, q, coded, l, a) }),
+		Bytes: float64(kernels.QuantizedKVBytes(kernels.BF16, a, c.ValueDim > 0, rows))}
+	codes.Case = fmt.Sprintf("%s, cache in MXFP8: %.2f times bf16's rate", numbers.Case, numbers.Seconds/codes.Seconds)
+	return []Result{numbers, codes}
+}
+
+// quantizedKeys are pages in codes of a decoding step's keys and values.
+func quantizedKeys(d *cuda.Device, mem *kernels.Arena, c AttentionCase, kv kernels.KV, l *kernels.Layout) kernels.KV {
+	out := kernels.NewQuantizedKV(mem, kernels.BF16, c.attn(), c.ValueDim > 0, kv.K.Rows, pageRows)
+	for i, s := range l.Spans {
+		s.Row, s.Pos, s.Rows = 0, 0, c.Keys
+		rows := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(i*c.Keys, (i+1)*c.Keys) }
+		d.StoreKV(out, rows(kv.K), rows(kv.V), &kernels.Layout{Spans: []kernels.Span{s},
+			Segments: []int32{0, int32(c.Keys)}})
+	}
+	return out
 }
