@@ -80,7 +80,7 @@ func (m *Model) CopyWeights(from *Model, rounding Encode) error {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
 		}
 		if p.Q != nil && format != quant.AsTrained {
-			m.copyEncoded(p, q, from.dev, rounded[p])
+			m.copyEncoded(p, q, from.dev)
 			continue
 		}
 		if q.Q != nil {
@@ -107,8 +107,9 @@ func (m *Model) CopyWeights(from *Model, rounding Encode) error {
 	return nil
 }
 
-// copyEncoded fills a weight in codes with those of another model's numbers, projection by projection.
-func (m *Model) copyEncoded(p, from *Param, dev kernels.Device, subs []*Sub) {
+// copyEncoded fills a weight in codes with those of another model's numbers. Blocks begin where tensors of a checkpoint
+// do, as in training.
+func (m *Model) copyEncoded(p, from *Param, dev kernels.Device) {
 	host := onHost(p.Q.Format, p.Q.DType, p.Q.Groups, p.Q.Rows, p.Q.Cols, false)
 	values := make([]float32, host.Groups*host.Rows*host.Cols)
 	if from.Q != nil {
@@ -118,10 +119,13 @@ func (m *Model) copyEncoded(p, from *Param, dev kernels.Device, subs []*Sub) {
 		from.weight(dev).read(raw, 0)
 		checkpoint.GetAll(values, raw, from.W.DType)
 	}
-	for _, b := range bands(host.Shape(), subs) {
-		for row := b.from; row < b.to; row += p.encoding.High() {
-			end := min(row+p.encoding.High(), b.to)
-			host.EncodeRows(p.encoding, row, values[row*host.Cols:end*host.Cols])
+	starts := append(p.starts(), host.Rows)
+	for first := 0; first < host.Groups*host.Rows; first += host.Rows {
+		for i, row := range starts[:len(starts)-1] {
+			for ; row < starts[i+1]; row += p.encoding.High() {
+				end := min(row+p.encoding.High(), starts[i+1])
+				host.EncodeRows(p.encoding, first+row, values[(first+row)*host.Cols:(first+end)*host.Cols])
+			}
 		}
 	}
 	p.writeCodes(m.dev, host, 0)
