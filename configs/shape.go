@@ -384,7 +384,7 @@ type Offload struct {
 	// gradient's norm is known
 	Ring float64 `toml:"ring" default:"10.0" range:"(0,1048576]"`
 	// frozen weights: "all" stay on a card, "auto": of blocks what fits, or so many GiB of blocks, as "20"; the others
-	// are copied from the host, two blocks at a time, in each pass over them
+	// are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step
 	Weights string `toml:"weights" default:"'all'"`
 	// inputs of the blocks that the backward pass recomputes; they go out behind the forward and come back ahead of the
 	// backward

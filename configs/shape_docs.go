@@ -161,7 +161,7 @@ var fieldDocs = map[string]string{
 	"Parallel.Share":                 "where the machine has fewer GPUs than ranks, rank i takes GPU i modulo their number: to try a mesh out, not for speed",
 	"Offload.Optimizer":              "masters and moments of AdamW; they pass through a ring on the device, which updates them",
 	"Offload.Ring":                   "GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the gradient's norm is known",
-	"Offload.Weights":                "frozen weights: \"all\" stay on a card, \"auto\": of blocks what fits, or so many GiB of blocks, as \"20\"; the others are copied from the host, two blocks at a time, in each pass over them",
+	"Offload.Weights":                "frozen weights: \"all\" stay on a card, \"auto\": of blocks what fits, or so many GiB of blocks, as \"20\"; the others are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step",
 	"Offload.Activations":            "inputs of the blocks that the backward pass recomputes; they go out behind the forward and come back ahead of the backward",
 	"Machine.Name":                   "what --machine calls it",
 	"Machine.Device":                 "kind of its devices: cuda or cpu",

@@ -20,14 +20,42 @@ type Batch struct {
 	Selected    []kernels.Tensor
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
 	Dropout     *Dropout     // of adapters, in a training step: see [Model.DropoutAt]; nil: none
-	Place       Place        // of a micro-batch of several ranks; zero otherwise
 	Idle        bool         // of expert parallel: the rank computes for the others alone, and has no gradients
-	parts       gradientParts
 
 	// Of a mixture that is computed again, the last of its block: the gradient of its output, [T, H].
 	again *MoE
 	dout  kernels.Tensor
 }
+
+// Pass is a batch on its way through a model.
+type Pass struct {
+	*Batch
+	X     kernels.Tensor // [T, H]: the input of the next block
+	D     kernels.Tensor // the gradient of X; of training
+	Saved *Saved         // what Forward keeps; nil: nothing
+
+	// Of a training step.
+	Place   Place          // of a micro-batch of several ranks; zero otherwise
+	LogProb kernels.Tensor // F32 [1, T]: of the targets, written
+	Targets Targets
+	Loss    Loss
+}
+
+// Share is micro-batches of a step that a rank takes through the model together: each block computes all of them before
+// the next block does, forward and backward, so that its weights come once from where they are. Gradients of a weight
+// are summed in the order of passes; idle passes are last.
+type Share struct {
+	Passes []*Pass
+	Place  Place // of several ranks, among the shares of the step; zero otherwise
+	// Shares of the step have several passes each, which follow one another.
+	Several bool
+	// They have, and passes i of all shares follow one another: those of ranks that are together at a block.
+	Dealt bool
+	parts gradientParts
+}
+
+// idle tells whether the rank computes for the others alone.
+func (s *Share) idle() bool { return s.Passes[0].Idle }
 
 // longest is the largest number of keys that a row of the batch reads.
 func (b *Batch) longest() (n int) {

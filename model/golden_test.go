@@ -165,7 +165,8 @@ func lossAndGradientsBy(r *parallel.Rank, m *model.Model, policy model.Policy, s
 	optim.SFT{}.Derivative(d, rows)
 	derivative := parallel.Upload(r, d)
 	logprob := r.Stack.New(kernels.F32, 1, len(targets))
-	m.Step(r, b, logprob, model.Targets{IDs: parallel.Upload(r, targets)}, model.Loss{Derivative: derivative.ColRange},
+	m.Step(r, &model.Share{Passes: []*model.Pass{{Batch: b, LogProb: logprob,
+		Targets: model.Targets{IDs: parallel.Upload(r, targets)}, Loss: model.Loss{Derivative: derivative.ColRange}}}},
 		policy)
 	m.FinishGradients(r)
 	var sums optim.Measures

@@ -12,20 +12,22 @@ func blockUnit(block int) int { return 1 + block }
 
 func (m *Model) headUnit() int { return 1 + len(m.Blocks) }
 
-// Place is that of a micro-batch among the Of micro-batches of a step. Micro-batch At is computed by rank At modulo the
-// number of ranks.
+// Place is that of a micro-batch among the Of micro-batches of a step, or of a share among its shares. The one At is
+// computed by rank At modulo the number of ranks.
 type Place struct{ At, Of int }
 
 // gradients are where gradients of a rank lie. The only rank adds them to their sums. Of several, one adds to the sums
-// of a unit at a time, in the order of micro-batches: the unit's sums pass from rank to rank around a ring, and rest
-// with the owners of its shards between two rounds.
+// of a unit at a time, in the order of shares: the unit's sums pass from rank to rank around a ring, and rest with the
+// owners of its shards between two rounds.
 //
-// The sums are a chain over segments. A rank whose micro-batch has one segment computes its gradient by itself, while
-// the sums are on their way, and adds it when the unit below has been computed: it does not wait, and a step of n
-// ranks ends later by n-1 copies of a unit. One with several segments receives the sums first, so it is at a block when
-// the next rank is at the block above; of the head, which takes longest, it computes a gradient of each segment. Where
-// experts are cut over ranks, or the rows of a sequence, they have to be at the same block: there a rank computes a
-// gradient of each of its segments, and adds them in order. In every case every sum is that of one rank.
+// The sums are a chain over segments. A rank whose share has one segment computes its gradient by itself, while the
+// sums are on their way, and adds it when the unit below has been computed: it does not wait, and a step of n ranks
+// ends later by n-1 copies of a unit. One with several segments receives the sums first, so it is at a block when the
+// next rank is at the block above; of the head, which takes longest, it computes a gradient of each segment, unless
+// those of several micro-batches would have to be in memory. Where experts are cut over ranks, or the rows of a
+// sequence, they have to be at the same block: there a rank computes a gradient of each of its segments, and adds them
+// in order. What ranks compute at a time follows one another, so sums then go around the ring for each pass, and not
+// once for a share. In every case every sum is that of one rank.
 type gradients struct {
 	sums  kernels.Tensor // F32 [1, n]: of the rank's shards, over a step
 	units []gradientUnit // nil: the rank is the only one
@@ -33,11 +35,11 @@ type gradients struct {
 	next  int // the slot that the next unit takes
 }
 
-// gradientParts are gradients of a micro-batch's segments that have not been added to the sums: F32 [1, n], on the
-// stack, of the unit that is computed and of the one above, which is pending. The first rank has none where its
-// micro-batches follow one another: the sums are there.
+// gradientParts are gradients of a share's segments that have not been added to the sums: F32 [1, n] of each pass, on
+// the stack, of the unit that is computed and of the one above, which is pending. The first rank has none where its
+// shares follow one another: the sums are there.
 type gradientParts struct {
-	of      [2]kernels.Tensor
+	of      [2][]kernels.Tensor
 	next    int           // where the next unit's are
 	pending *gradientUnit // nil: none
 
@@ -73,43 +75,48 @@ type gradientSlot struct {
 	sent *parallel.Exchange // that takes it to the next rank; nil: none
 }
 
-// during runs the backward pass of a unit for a micro-batch, with the sums of the micro-batches before in its
+// during runs the backward pass of a unit for each pass of a share, in order, with the sums of what comes before in its
 // gradients.
-func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()) {
+func (g *gradients) during(r *parallel.Rank, s *Share, unit int, backward func(p *Pass)) {
+	each := func() {
+		for _, p := range s.Passes {
+			backward(p)
+		}
+	}
 	if len(g.units) == 0 || g.units[unit].columns == 0 {
-		backward()
+		each()
 		return
 	}
-	if r.Data != nil && b.Place.Of == 0 && !b.Idle {
-		panic("model: a micro-batch of several ranks has no place in its step")
+	if r.Data != nil && s.Place.Of == 0 && !s.idle() {
+		panic("model: a share of several ranks has no place in its step")
 	}
 	u := &g.units[unit]
-	switch {
-	case b.parts.headApart && unit == len(g.units)-1:
-		g.duringHead(r, b, u, backward)
-	case b.parts.of[0].IsNil():
-		g.pass(r, u, b.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, backward) })
+	switch parts := &s.parts; {
+	case parts.headApart && unit == len(g.units)-1:
+		g.duringHead(r, s, u, backward)
+	case parts.of[0] == nil:
+		g.pass(r, u, s.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, each) })
 	default:
-		u.apart(r, b.parts.of[b.parts.next], b.Segments.Count, backward)
-		if b.Idle {
-			return
+		for i, p := range s.Passes {
+			u.apart(r, parts.of[parts.next][i], p.Segments.Count, func() { backward(p) })
 		}
-		g.finishPending(r, b)
-		b.parts.next, b.parts.pending = 1-b.parts.next, u
+		g.finishPending(r, s)
+		parts.next, parts.pending = 1-parts.next, u
 	}
 }
 
 // duringHead computes a gradient for each segment of the head, and adds them when all have been computed. The head is
 // the first unit of a backward pass and the longest: a rank that waited for its sums would begin when the rank before
 // has ended.
-func (g *gradients) duringHead(r *parallel.Rank, b *Batch, u *gradientUnit, backward func()) {
+func (g *gradients) duringHead(r *parallel.Rank, s *Share, u *gradientUnit, backward func(p *Pass)) {
 	defer r.Stack.Release(r.Stack.Mark())
-	all := b.Segments
-	b.Segments = segmentsApart(all)
-	part := r.Stack.New(kernels.F32, 1, b.Segments.Count*u.columns)
-	u.apart(r, part, b.Segments.Count, backward)
-	g.addParts(r, b, u, part)
-	b.Segments = all
+	p := s.Passes[0]
+	all := p.Segments
+	p.Segments = segmentsApart(all)
+	part := r.Stack.New(kernels.F32, 1, p.Segments.Count*u.columns)
+	u.apart(r, part, p.Segments.Count, func() { backward(p) })
+	g.addParts(r, s, u, []kernels.Tensor{part})
+	p.Segments = all
 }
 
 // apart runs the backward pass of a unit with so many gradients in a part, which start from 0.
@@ -125,52 +132,64 @@ func segmentsApart(s *kernels.Groups) *kernels.Groups {
 	return &kernels.Groups{Offsets: s.Offsets, Count: s.Segments, Segments: 1}
 }
 
-// begin makes room for the gradients of a micro-batch, on the stack. It cuts those of each segment apart where ranks
-// are together at a block.
-func (g *gradients) begin(r *parallel.Rank, b *Batch, together bool) {
-	if len(g.units) == 0 || r.ID == 0 && !r.Interleaved() && !b.Idle {
+// begin makes room for the gradients of a share, on the stack. It cuts those of each segment apart where ranks are
+// together at a block.
+func (g *gradients) begin(r *parallel.Rank, s *Share, together bool) {
+	if len(g.units) == 0 || r.ID == 0 && !r.Interleaved() && !s.idle() && !s.Dealt {
 		return
 	}
 	if together {
-		b.Segments = segmentsApart(b.Segments)
-	}
-	b.parts.headApart = b.Segments.Segments > 1
-	if !b.parts.headApart {
-		for i := range b.parts.of {
-			b.parts.of[i] = r.Stack.New(kernels.F32, 1, b.Segments.Count*g.slots[0].t.Cols)
+		for _, p := range s.Passes {
+			p.Segments = segmentsApart(p.Segments)
 		}
-	}
-}
-
-// finishPending adds the gradients of the unit above, the last one of a micro-batch at its end.
-func (g *gradients) finishPending(r *parallel.Rank, b *Batch) {
-	u := b.parts.pending
-	if u == nil { // an idle micro-batch has none
+	} else if s.Several || s.Passes[0].Segments.Segments > 1 {
+		s.parts.headApart = !s.Several
 		return
 	}
-	g.addParts(r, b, u, b.parts.of[1-b.parts.next])
-	b.parts.pending = nil
+	for i := range s.parts.of {
+		for _, p := range s.Passes {
+			s.parts.of[i] = append(s.parts.of[i], r.Stack.New(kernels.F32, 1, p.Segments.Count*g.slots[0].t.Cols))
+		}
+	}
 }
 
-// addParts adds the gradients of a unit's segments to its sums, in order.
-func (g *gradients) addParts(r *parallel.Rank, b *Batch, u *gradientUnit, part kernels.Tensor) {
-	count := b.Segments.Count
-	g.pass(r, u, b.Place, func(t kernels.Tensor) {
-		if count == 1 {
-			r.Dev.Accumulate(t, part.ColRange(0, u.columns))
-			return
-		}
-		for _, v := range u.params {
-			n := v.like.Rows * v.like.Cols
-			for at := v.at; at < v.at+v.like.Len(); at += n { // of an expert, or the only one
-				parts := part.ColRange(count*at, count*(at+n)).Reshape(count, n)
-				r.Dev.Accumulate(t.ColRange(at, at+n), parts)
-			}
-		}
-	})
+// finishPending adds the gradients of the unit above, the last one of a share at its end.
+func (g *gradients) finishPending(r *parallel.Rank, s *Share) {
+	if u := s.parts.pending; u != nil {
+		g.addParts(r, s, u, s.parts.of[1-s.parts.next])
+		s.parts.pending = nil
+	}
 }
 
-// pass takes the sums of a unit from the micro-batch before, lets add add to them, and sends them on.
+// addParts adds the gradients of a unit's segments, in a part of each pass, to its sums in order. The other
+// lanes add a pass before this one adds its next.
+func (g *gradients) addParts(r *parallel.Rank, s *Share, u *gradientUnit, parts []kernels.Tensor) {
+	for i, p := range s.Passes {
+		if i > 0 {
+			r.Yield()
+		}
+		if !p.Idle {
+			g.pass(r, u, p.Place, func(t kernels.Tensor) { u.addPart(r, t, parts[i], p.Segments.Count) })
+		}
+	}
+}
+
+// addPart adds the gradients of so many segments to their sums.
+func (u *gradientUnit) addPart(r *parallel.Rank, t, part kernels.Tensor, count int) {
+	if count == 1 {
+		r.Dev.Accumulate(t, part.ColRange(0, u.columns))
+		return
+	}
+	for _, v := range u.params {
+		n := v.like.Rows * v.like.Cols
+		for at := v.at; at < v.at+v.like.Len(); at += n { // of an expert, or the only one
+			of := part.ColRange(count*at, count*(at+n)).Reshape(count, n)
+			r.Dev.Accumulate(t.ColRange(at, at+n), of)
+		}
+	}
+}
+
+// pass takes the sums of a unit from the share before, lets add add to them, and sends them on.
 func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t kernels.Tensor)) {
 	s := &g.slots[g.next]
 	g.next = 1 - g.next
@@ -180,7 +199,7 @@ func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t
 	u.send(r, s, t, at)
 }
 
-// receive fills a slot with what the micro-batches before have summed.
+// receive fills a slot with what the shares before have summed.
 func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tensor, at Place) {
 	switch {
 	case r.Data == nil: // a plan

@@ -94,15 +94,7 @@ func (m *Model) OnHost() (blocks, bytes int) {
 		return 0, 0
 	}
 	for _, b := range m.sharded.blocks {
-		own := 0
-		for _, from := range b.from {
-			for _, c := range from.copies {
-				if from.host {
-					own += c.Dst.Bytes()
-				}
-			}
-		}
-		if own > 0 {
+		if _, own := b.bytes(m.rank); own > 0 {
 			blocks, bytes = blocks+1, bytes+own
 		}
 	}

@@ -159,15 +159,14 @@ func (s *MLASaved) trainIndexer(r *parallel.Rank, b *Batch) {
 }
 
 // trainIndexers is Backward of the indexers alone.
-func (st Stage) trainIndexers(r *parallel.Rank, b *Batch, s *Saved) {
-	for i := st.To - 1; i >= st.From; i-- {
-		st.model.sharded.use(r, i, i-1)
-		st.model.grads.during(r, b, blockUnit(i), func() {
+func (st Stage) trainIndexers(r *parallel.Rank, s *Share) {
+	for i := range st.down(r) {
+		st.model.grads.during(r, s, blockUnit(i), func(p *Pass) {
 			defer r.Stack.Release(r.Stack.Mark())
-			st.withInner(r, i, b, s, func(inner BlockSaved) {
+			st.withInner(r, i, p, func(inner BlockSaved) {
 				for _, sub := range inner {
 					if t, ok := sub.Layer.(indexerTrainer); ok {
-						t.trainIndexer(r, b)
+						t.trainIndexer(r, p.Batch)
 					}
 				}
 			})

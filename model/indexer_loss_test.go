@@ -72,8 +72,9 @@ func (m *Model) indexerStep(r *parallel.Rank, policy Policy, rows int, micros ..
 		b := indexerBatch(r, m, ids...)
 		targets, d := slices.Concat(ids...), slices.Repeat([]float32{-1 / float32(rows)}, b.Rows())
 		logprob := r.Stack.New(kernels.F32, 1, b.Rows())
-		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)},
-			Loss{Derivative: parallel.Upload(r, d).ColRange}, policy)
+		p := &Pass{Batch: b, LogProb: logprob, Targets: Targets{IDs: parallel.Upload(r, targets)},
+			Loss: Loss{Derivative: parallel.Upload(r, d).ColRange}}
+		m.Step(r, &Share{Passes: []*Pass{p}}, policy)
 		out.logprob = append(out.logprob, parallel.Download[float32](r, logprob)...)
 		if b.IndexerLoss != nil {
 			kl := parallel.Download[float32](r, b.IndexerLoss.KL)
@@ -195,7 +196,7 @@ func TestIndexerGradient(t *testing.T) {
 				b := indexerBatch(r, m, randomIDs(4, 96, 24, 7)...)
 				s := new(Saved)
 				m.Forward(r, b, s)
-				m.blocks().trainIndexers(r, b, s)
+				m.blocks().trainIndexers(r, &Share{Passes: []*Pass{{Batch: b, Saved: s}}})
 				for i, bl := range m.Blocks {
 					if a := bl.mixer().(*MLA); a.Index != nil {
 						c := newIndexerReference(r, m, b, s, i)
@@ -461,7 +462,7 @@ func (m *Model) stepIndexers(r *parallel.Rank, ids [][]int32) (total float64) {
 	b := indexerBatch(r, m, ids...)
 	s := new(Saved)
 	m.Forward(r, b, s)
-	m.blocks().trainIndexers(r, b, s)
+	m.blocks().trainIndexers(r, &Share{Passes: []*Pass{{Batch: b, Saved: s}}})
 	for _, v := range parallel.Download[float32](r, b.IndexerLoss.KL) {
 		total += float64(v)
 	}

@@ -47,7 +47,8 @@ func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n
 		logprob := r.Stack.New(kernels.F32, 1, len(ids))
 		b := model.NewBatch(r, ids, l, nil)
 		targets := model.Targets{IDs: parallel.Upload(r, ids)}
-		m.Step(r, b, logprob, targets, model.Loss{Derivative: parallel.Upload(r, make([]float32, len(ids))).ColRange},
+		loss := model.Loss{Derivative: parallel.Upload(r, make([]float32, len(ids))).ColRange}
+		m.Step(r, &model.Share{Passes: []*model.Pass{{Batch: b, LogProb: logprob, Targets: targets, Loss: loss}}},
 			policy)
 		r.Stack.Release(mark)
 		n.note(r, fmt.Sprintf("a step of policy %d", i))

@@ -70,15 +70,34 @@ func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
 	if s == nil {
 		m.mustBeUpdated()
 	}
-	b.Prepare(r, m)
-	m.useUnit(r, embeddingUnit)
-	return m.blocks().Forward(r, m.Embed.Forward(r, b), b, s)
+	p := &Pass{Batch: b, Saved: s}
+	m.forward(r, p)
+	return p.X
 }
 
-// Backward takes d, the gradient of Forward's output, down to the embedding, as [Stage.Backward] does.
-func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
-	m.blocks().Backward(r, d, b, s)
-	m.grads.during(r, b, embeddingUnit, func() { m.Embed.Backward(r, d, b) })
+// forward is X of each pass.
+func (m *Model) forward(r *parallel.Rank, passes ...*Pass) {
+	m.useUnit(r, embeddingUnit)
+	for _, p := range passes {
+		p.Prepare(r, m)
+		p.X = m.Embed.Forward(r, p.Batch)
+	}
+	m.blocks().Forward(r, passes...)
+}
+
+// Score writes the log-probabilities of each pass. Nothing is kept for a backward pass.
+func (m *Model) Score(r *parallel.Rank, passes ...*Pass) {
+	m.mustBeUpdated()
+	m.forward(r, passes...)
+	for _, p := range passes {
+		m.Head.LogProb(r, p.LogProb, p.X, p.Targets, p.Batch)
+	}
+}
+
+// Backward takes D of each pass, the gradient of Forward's output, down to the embedding, as [Stage.Backward] does.
+func (m *Model) Backward(r *parallel.Rank, s *Share) {
+	m.blocks().Backward(r, s)
+	m.grads.during(r, s, embeddingUnit, func(p *Pass) { m.Embed.Backward(r, p.D, p.Batch) })
 }
 
 // TrainForward is Forward as a training step runs it, of which nothing is kept from block to block. With recompute each
@@ -98,29 +117,40 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 	return x
 }
 
-// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss
-// and, where indexers are trained, for their loss on the batch. The rank's stack is left as found.
-func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets Targets, loss Loss, policy Policy) {
+// Step runs a share of a step: log-probabilities of the targets are written, weight gradients accumulate for the loss
+// and, where indexers are trained, for their loss on the batches. The rank's stacks are left as found.
+func (m *Model) Step(r *parallel.Rank, s *Share, policy Policy) {
 	defer r.Stack.Release(r.Stack.Mark())
-	s := &Saved{Policy: policy}
-	if (m.Indexing != IndexersFrozen) != (b.IndexerLoss != nil) {
-		panic("model: a batch has an indexer loss where, and only where, indexers are trained")
+	if m.offload.Activations {
+		defer r.Pinned().Release(r.Pinned().Mark())
 	}
-	m.grads.begin(r, b, m.ExpertParallel() || b.Context != nil)
+	for _, p := range s.Passes {
+		p.Saved = &Saved{Policy: policy}
+		if (m.Indexing != IndexersFrozen) != (p.IndexerLoss != nil) {
+			panic("model: a batch has an indexer loss where, and only where, indexers are trained")
+		}
+	}
+	m.grads.begin(r, s, m.ExpertParallel() || s.Dealt || s.Passes[0].Context != nil)
 	if m.Indexing == IndexersDense {
-		x := m.Forward(r, b, s)
+		m.forward(r, s.Passes...)
 		m.useUnit(r, m.headUnit())
-		m.Head.LogProb(r, logprob, x, targets, b)
-		m.blocks().trainIndexers(r, b, s)
-		m.grads.finishPending(r, b)
+		for _, p := range s.Passes {
+			m.Head.LogProb(r, p.LogProb, p.X, p.Targets, p.Batch)
+		}
+		m.blocks().trainIndexers(r, s)
+		m.grads.finishPending(r, s)
 		return
 	}
-	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block
-	x := m.Forward(r, b, s)
+	for _, p := range s.Passes { // below what Backward gives back block by block
+		p.D = r.Stack.New(m.DType, p.Rows(), m.Hidden)
+	}
+	m.forward(r, s.Passes...)
 	m.useUnit(r, m.headUnit())
-	m.grads.during(r, b, m.headUnit(), func() { m.Head.Backward(r, d, logprob, x, targets, loss, b) })
-	m.Backward(r, d, b, s)
-	m.grads.finishPending(r, b)
+	m.grads.during(r, s, m.headUnit(), func(p *Pass) {
+		m.Head.Backward(r, p.D, p.LogProb, p.X, p.Targets, p.Loss, p.Batch)
+	})
+	m.Backward(r, s)
+	m.grads.finishPending(r, s)
 }
 
 // Trained is the parameters that receive gradients, in order.

@@ -135,6 +135,7 @@ func stepOf(r *parallel.Rank, m *model.Model, ids, offsets []int32) {
 	}
 	own := ids[from:to]
 	d := parallel.Upload(r, slices.Repeat([]float32{-1}, len(own)))
-	m.Step(r, model.NewBatch(r, own, l, nil), r.Stack.New(kernels.F32, 1, len(own)),
-		model.Targets{IDs: parallel.Upload(r, own)}, model.Loss{Derivative: d.ColRange}, nil)
+	m.Step(r, &model.Share{Passes: []*model.Pass{{Batch: model.NewBatch(r, own, l, nil),
+		LogProb: r.Stack.New(kernels.F32, 1, len(own)), Targets: model.Targets{IDs: parallel.Upload(r, own)},
+		Loss: model.Loss{Derivative: d.ColRange}}}}, nil)
 }

@@ -68,14 +68,14 @@ func (w *shardedWeights) use(r *parallel.Rank, block, next int) {
 	}
 	r.Yield() // lanes enter a block together: none is at the block whose slot is filled
 	if w.copied(block) {
-		w.gather(block)
+		w.gather(r, block)
 		s := w.slot(block)
 		w.dev.WaitEvents(s.copies...)
 		s.copies = nil
 	}
 	for step := next - block; next >= 0 && next < len(w.blocks); next += step {
 		if w.copied(next) {
-			w.gather(next)
+			w.gather(r, next)
 			return
 		}
 	}
@@ -92,23 +92,28 @@ func (w *shardedWeights) count(r *parallel.Rank, block int) {
 		return
 	}
 	s.holds = 1 + block
-	owners, host := 0, 0
-	for _, from := range w.blocks[block].from {
-		for _, c := range from.copies {
-			switch {
-			case from.host:
-				host += c.Dst.Bytes()
-			case from.owner != r.ID:
-				owners += c.Dst.Bytes()
-			}
-		}
-	}
+	owners, host := w.blocks[block].bytes(r.ID)
 	kernels.CountExchange(r.Dev, kernels.ExchangeWeights, owners)
 	kernels.CountExchange(r.Dev, kernels.ExchangeHostWeights, host)
 }
 
+// bytes is what is copied of a block to a rank from other ranks, and from the host.
+func (b copiedBlock) bytes(rank int) (owners, host int) {
+	for _, from := range b.from {
+		for _, c := range from.copies {
+			switch {
+			case from.host:
+				host += c.Dst.Bytes()
+			case from.owner != rank:
+				owners += c.Dst.Bytes()
+			}
+		}
+	}
+	return owners, host
+}
+
 // gather begins to copy the weights of a block to its slot, whose other block has been computed.
-func (w *shardedWeights) gather(block int) {
+func (w *shardedWeights) gather(r *parallel.Rank, block int) {
 	s := w.slot(block)
 	if s.holds == 1+block {
 		return
@@ -118,6 +123,8 @@ func (w *shardedWeights) gather(block int) {
 	for _, from := range w.blocks[block].from {
 		s.copies = append(s.copies, w.dev.CopyPeer(after, from.copies...))
 	}
+	_, host := w.blocks[block].bytes(r.ID)
+	r.Count(parallel.Tally{FromHost: host})
 }
 
 // drop forgets the weights in the slots, before their owners change them.

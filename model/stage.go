@@ -1,6 +1,8 @@
 package model
 
 import (
+	"iter"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -57,23 +59,53 @@ type keptBlock struct {
 	keep  *Keep
 }
 
-// Forward is the last block's output [T, H] from the first one's input x [T, H], which serving (s nil) overwrites.
-func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) kernels.Tensor {
-	for i := st.From; i < st.To; i++ {
-		st.model.useBlock(r, i)
-		st.model.sharded.use(r, i, i+1)
-		if s == nil {
-			st.inPlace(r, i, x, b, nil)
-			continue
+// up visits the blocks in order. The weights of each are there, and those of the next are on their way.
+func (st Stage) up(r *parallel.Rank) iter.Seq[int] {
+	return func(visit func(int) bool) {
+		for i := st.From; i < st.To; i++ {
+			st.model.useBlock(r, i)
+			st.model.sharded.use(r, i, i+1)
+			if !visit(i) {
+				return
+			}
 		}
-		st.sendInput(r, i, x, s)
-		kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i), dropout: b.Dropout}}
-		y := st.output(r, i, x, s)
-		kept.inner = st.model.Blocks[i].Forward(r, y, x, b, kept.keep)
-		s.blocks = append(s.blocks, kept)
-		x = y
 	}
-	return x
+}
+
+// down visits the blocks from the last to the first. The weights of each are there.
+func (st Stage) down(r *parallel.Rank) iter.Seq[int] {
+	return func(visit func(int) bool) {
+		for i := st.To - 1; i >= st.From; i-- {
+			st.model.sharded.use(r, i, i-1)
+			if !visit(i) {
+				return
+			}
+		}
+	}
+}
+
+// Forward replaces X of each pass, the first block's input, by the last one's output. All pass a block before the next
+// block's weights are asked for. What serves (Saved nil) is overwritten.
+func (st Stage) Forward(r *parallel.Rank, passes ...*Pass) {
+	for i := range st.up(r) {
+		for _, p := range passes {
+			st.forward(r, i, p)
+		}
+	}
+}
+
+// forward computes block i.
+func (st Stage) forward(r *parallel.Rank, i int, p *Pass) {
+	x, s := p.X, p.Saved
+	if s == nil {
+		st.inPlace(r, i, x, p.Batch, nil)
+		return
+	}
+	st.sendInput(r, i, x, s)
+	kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i), dropout: p.Dropout}}
+	p.X = st.output(r, i, x, s)
+	kept.inner = st.model.Blocks[i].Forward(r, p.X, x, p.Batch, kept.keep)
+	s.blocks = append(s.blocks, kept)
 }
 
 // offloads tells whether the input of block i goes to the host's memory. Of a block that keeps everything, the norm
@@ -121,7 +153,8 @@ func (st Stage) inPlace(r *parallel.Rank, i int, x kernels.Tensor, b *Batch, k *
 }
 
 // withInner gives backward what Backward of block i needs, computed again where the block does not keep everything.
-func (st Stage) withInner(r *parallel.Rank, i int, b *Batch, s *Saved, backward func(inner BlockSaved)) {
+func (st Stage) withInner(r *parallel.Rank, i int, p *Pass, backward func(inner BlockSaved)) {
+	s := p.Saved
 	kept := s.blocks[i-st.From]
 	if kept.inner != nil {
 		backward(kept.inner)
@@ -131,22 +164,24 @@ func (st Stage) withInner(r *parallel.Rank, i int, b *Batch, s *Saved, backward 
 	if back {
 		input = s.offload.Top()
 	}
-	backward(st.model.Blocks[i].forward(r, kernels.Tensor{}, input, b, kept.keep.rerun()))
+	backward(st.model.Blocks[i].forward(r, kernels.Tensor{}, input, p.Batch,
+		kept.keep.rerun()))
 	if back {
 		s.offload.Pop()
 	}
 }
 
-// Backward replaces d, the gradient of Forward's output, by the gradient of its input. Weight gradients accumulate. It
-// releases what Forward kept, so d was taken from the stack before Forward ran.
-func (st Stage) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
-	for i := st.To - 1; i >= st.From; i-- {
-		st.model.sharded.use(r, i, i-1)
-		st.model.grads.during(r, b, blockUnit(i), func() {
-			b.again, b.dout = st.model.Blocks[i].lastMixture(), d
-			st.withInner(r, i, b, s, func(inner BlockSaved) { inner.Backward(r, d, b) })
-			b.again = nil
-			r.Stack.Release(s.blocks[i-st.From].mark)
+// Backward replaces D of each pass, the gradient of Forward's output, by the gradient of its input. Weight gradients
+// accumulate, those of a block in the order of passes. It releases what Forward kept, so D was taken from the stack
+// before Forward ran.
+func (st Stage) Backward(r *parallel.Rank, s *Share) {
+	for i := range st.down(r) {
+		st.model.grads.during(r, s, blockUnit(i), func(p *Pass) {
+			defer r.Stack.Release(r.Stack.Mark())
+			p.again, p.dout = st.model.Blocks[i].lastMixture(), p.D
+			st.withInner(r, i, p, func(inner BlockSaved) { inner.Backward(r, p.D, p.Batch) })
+			p.again = nil
 		})
+		r.Stack.Release(s.Passes[0].Saved.blocks[i-st.From].mark)
 	}
 }

@@ -44,20 +44,27 @@ func TestStages(t *testing.T) {
 			}
 			ids := openGolden(t, dir).ids("ids.0")
 			want := passed(r, m, ids, func(b *model.Batch, d kernels.Tensor) []float32 {
-				s := new(model.Saved)
-				x := model.ReadValues(r.Dev, m.Forward(r, b, s))
-				m.Backward(r, d, b, s)
+				p := &model.Pass{Batch: b, D: d, Saved: new(model.Saved)}
+				p.X = m.Forward(r, b, p.Saved)
+				x := model.ReadValues(r.Dev, p.X)
+				m.Backward(r, &model.Share{Passes: []*model.Pass{p}})
 				return x
 			})
 			for cut := range len(m.Blocks) + 1 {
 				got := passed(r, m, ids, func(b *model.Batch, d kernels.Tensor) []float32 {
 					first, second := m.Stage(0, cut), m.Stage(cut, len(m.Blocks))
-					kept := [2]model.Saved{{Policy: m.Everywhere(0)}, {Policy: m.Everywhere(model.SaveAttention)}}
 					b.Prepare(r, m)
-					x := first.Forward(r, m.Embed.Forward(r, b), b, &kept[0])
-					y := model.ReadValues(r.Dev, second.Forward(r, x, b, &kept[1]))
-					second.Backward(r, d, b, &kept[1])
-					first.Backward(r, d, b, &kept[0])
+					p := &model.Pass{Batch: b, D: d, X: m.Embed.Forward(r, b)}
+					one := &model.Share{Passes: []*model.Pass{p}}
+					kept := &model.Saved{Policy: m.Everywhere(0)}
+					p.Saved = kept
+					first.Forward(r, p)
+					p.Saved = &model.Saved{Policy: m.Everywhere(model.SaveAttention)}
+					second.Forward(r, p)
+					y := model.ReadValues(r.Dev, p.X)
+					second.Backward(r, one)
+					p.Saved = kept
+					first.Backward(r, one)
 					m.Embed.Backward(r, d, b)
 					return y
 				})

@@ -5,14 +5,14 @@ import "lockstep/kernels"
 // OffloadStack is a stack of tensors of one shape that a forward pass pushes and a backward pass pops. The device has
 // room for the latest alone: those below are copied to pinned memory of the host behind the forward pass, and back
 // ahead of the backward pass (Rhu et al., vDNN, arXiv 1602.08124). Copies and operations follow each other by events,
-// so the host waits for none.
+// so the host waits for none. Who makes it releases the rank's stacks when all has been popped: what the next pass
+// copies to the host follows what has read it.
 type OffloadStack struct {
 	dev   kernels.Transfers // nil: a plan, which copies nothing
 	rank  *Rank
 	slots []kernels.Tensor // on the device: tensor i has slot i modulo their number
 	host  []kernels.Tensor // of the tensors that leave; the last ones stay
 	moved []kernels.Event  // the latest copy of each of them, out or back; nil: none yet
-	below kernels.Mark     // of the host's memory
 	size  int              // tensors that have been pushed and not popped
 }
 
@@ -32,7 +32,6 @@ func NewOffloadStack(r *Rank, first kernels.Tensor, depth int) *OffloadStack {
 		o.slots = append(o.slots, r.Stack.New(d, rows, cols))
 	}
 	if leave := depth - len(o.slots); leave > 0 {
-		o.below = r.Pinned().Mark()
 		r.Pinned().Reserve(leave * kernels.ArenaBytes(d, rows, cols))
 		for range leave {
 			o.host = append(o.host, r.Pinned().New(d, rows, cols))
@@ -78,15 +77,11 @@ func (o *OffloadStack) Top() kernels.Tensor {
 }
 
 // Pop drops the latest tensor, which nothing that is enqueued later reads, and begins to bring the one back that had
-// its slot before. With the first tensor it gives the host's memory back: what the next pass copies there follows what
-// has read it.
+// its slot before.
 func (o *OffloadStack) Pop() {
 	o.size--
 	if i := o.size - len(o.slots); i >= 0 {
 		o.copy(i, o.slot(i), o.host[i])
-	}
-	if o.size == 0 && len(o.host) > 0 {
-		o.rank.Pinned().Release(o.below)
 	}
 }
 

@@ -22,7 +22,7 @@ func TestOffloadStack(t *testing.T) {
 		n := 1 + rng.IntN(40)
 		fill := func(to kernels.Tensor, values []float32) { dev.Copy(to, Upload(r, values)) }
 		for range 3 {
-			mark := r.Stack.Mark()
+			mark, host := r.Stack.Mark(), r.Pinned().Mark()
 			depth := 1 + rng.IntN(9)
 			want := make([][]float32, depth)
 			for i := range want {
@@ -47,6 +47,7 @@ func TestOffloadStack(t *testing.T) {
 				o.Pop()
 			}
 			r.Stack.Release(mark)
+			r.Pinned().Release(host)
 		}
 		if err := dev.Close(); err != nil {
 			t.Fatal(err)

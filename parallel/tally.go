@@ -7,9 +7,10 @@ import (
 
 // Tally is what a rank and its lanes have done since [World.Tallies] was last asked.
 type Tally struct {
-	Rows   int           // of training
-	Waited time.Duration // of the host, for other ranks at exchanges
-	Share  float64       // largest share of a mixture's rows that one owner of experts had; 0: no experts are cut
+	Rows     int           // of training
+	Waited   time.Duration // of the host, for other ranks at exchanges
+	Share    float64       // largest share of a mixture's rows that one owner of experts had; 0: no experts are cut
+	FromHost int           // bytes of weights that were copied from the host's memory
 }
 
 // tally adds up on several goroutines. A rank without a world has none.
@@ -26,6 +27,7 @@ func (t *tally) add(more Tally) {
 	defer t.mu.Unlock()
 	t.all.Rows += more.Rows
 	t.all.Waited += more.Waited
+	t.all.FromHost += more.FromHost
 	t.all.Share = max(t.all.Share, more.Share)
 }
 

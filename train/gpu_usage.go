@@ -5,6 +5,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
+	"lockstep/parallel"
 	"lockstep/train/runlog"
 )
 
@@ -33,10 +34,14 @@ func (j *job) usage(rec *runlog.Record, seconds float64) (fields []string) {
 	for _, dev := range j.world.Devices() {
 		rec.Pinned += int64(kernels.Pinned(dev))
 	}
-	if j.world.Size() == 1 {
+	tallies := j.world.Tallies()
+	for _, t := range tallies {
+		rec.FromHost += int64(t.FromHost)
+	}
+	if len(tallies) == 1 {
 		return fields
 	}
-	rec.Ranks = j.rankRecords(all, seconds)
+	rec.Ranks = j.rankRecords(all, tallies, seconds)
 	return append(fields, rankFields(rec.Ranks))
 }
 
@@ -55,8 +60,8 @@ func (j *job) readGauges() (all []kernels.Usage) {
 }
 
 // rankRecords is what the ranks have done in so many seconds.
-func (j *job) rankRecords(all []kernels.Usage, seconds float64) (list []runlog.RankRecord) {
-	for i, t := range j.world.Tallies() {
+func (j *job) rankRecords(all []kernels.Usage, tallies []parallel.Tally, seconds float64) (list []runlog.RankRecord) {
+	for i, t := range tallies {
 		waited := t.Waited.Seconds()
 		r := runlog.RankRecord{Rows: t.Rows, Busy: runlog.Number(max(1-waited/seconds, 0)),
 			Waited: runlog.Number(waited), Memory: int64(kernels.Allocated(j.world.Devices()[i])),

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels/cpu"
+	"lockstep/train/runlog"
 	"lockstep/train/testshape"
 )
 
@@ -109,10 +110,12 @@ func TestOffloadActivations(t *testing.T) {
 }
 
 // Where frozen weights of blocks lie changes no bit: as numbers or in codes, all of them or some, on any mesh and in
-// two lanes, with adapters on experts, with all else on the host too, whenever copies are carried out.
+// two lanes, with adapters on experts, with all else on the host too, whenever copies are carried out. They come once
+// for the forward and once for the backward of all micro-batches of a step.
 func TestOffloadWeights(t *testing.T) {
-	few := []string{"run.steps=2", "optim.warmup_steps=0", "data.eval_samples=0", "run.packs=5",
-		"model.config.num_hidden_layers=5", "definition.segment=64", "model.dtype=bf16", "lora.rank=4"}
+	few := []string{"run.steps=2", "optim.warmup_steps=0", "data.eval_samples=0", "run.packs=5", "lora.rank=4",
+		"model.config.num_hidden_layers=5", "definition.segment=64", "model.dtype=bf16",
+		"model.config.num_key_value_heads=2"}
 	for name, set := range map[string][]string{
 		"numbers": append(few, "lora.target_parameters=mlp.experts.down_proj"),
 		"int4":    append(few, "model.weights=int4", "model.coded=projections"),
@@ -137,8 +140,10 @@ func TestOffloadWeights(t *testing.T) {
 				{"parallel.ranks=2", "offload.weights=auto", "offload.optimizer=true", "offload.ring=0.0001",
 					"offload.activations=true", "run.recompute=full"}}
 			if name != "dpo" && name != "glm5" {
-				meshes = append(meshes, []string{"parallel.ranks=4", "parallel.experts=4",
-					"parallel.interleave=2", "run.micro_batch=2", "offload.weights=0.000015"})
+				meshes = append(meshes, []string{"parallel.ranks=4", "parallel.experts=4", "offload.weights=0.000015"},
+					[]string{"parallel.ranks=2", "parallel.experts=2", "parallel.interleave=2", "run.micro_batch=2",
+						"offload.weights=0"},
+					[]string{"parallel.ranks=2", "parallel.context=2", "offload.weights=0"})
 			}
 			for i, mesh := range meshes {
 				if got := run(uint64(i+1), mesh...); got != want {
@@ -183,6 +188,21 @@ func checkPinned(t *testing.T, s *configs.Shape, list []*cpu.Device, out string)
 	if n := resultOf(t, out).Memory; n.PlannedPinned != pinned || n.Pinned != pinned || n.Device != n.PlannedDevice {
 		t.Errorf("%d bytes of the host and %d of devices are taken, planned %d and %d", pinned, n.Device,
 			n.PlannedPinned, n.PlannedDevice)
+	}
+	records, err := runlog.ReadMetrics(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records {
+		passes := 2 * pinned * s.Parallel.Ranks
+		if r.Step == 1 && s.Data.Preferences != "" {
+			passes *= 4 // the reference of all pairs, as many packs at a time as a step has
+		}
+		switch weights := s.Offload.Weights != "all"; {
+		case weights && s.Offload.Optimizer: // what is pinned is not weights alone
+		case weights != (r.FromHost > 0) || int(r.FromHost) > passes:
+			t.Errorf("step %d: %d bytes of weights from the host, %d are in two passes", r.Step, r.FromHost, passes)
+		}
 	}
 	if (pinned > 0) != (s.Offload.Optimizer || s.Offload.Activations || s.Offload.Weights != "all") {
 		t.Errorf("%d bytes of the host are pinned", pinned)

@@ -45,7 +45,7 @@ func TestRanksOnGPUs(t *testing.T) {
 		"qat": append(few, "model.weights=fp8", "definition.acts=mxfp8", "run.packs=3", "data.eval_samples=0",
 			"offload.optimizer=true", "offload.ring=0.0001"),
 		"weights on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
-			"offload.weights=0.00003"),
+			"lora.target_parameters=mlp.experts.down_proj", "offload.weights=0.00003"),
 		"codes on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
 			"model.weights=int4", "model.coded=projections", "offload.weights=0", "offload.activations=true",
 			"run.recompute=full"),

@@ -11,6 +11,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/meta"
 	"lockstep/train/setup"
+	"lockstep/train/trainer"
 )
 
 // OnMachine is what a shape would take and do on a machine, by mesh, best first: those that fit by tokens a second,
@@ -275,13 +276,14 @@ func (o *OnMachine) describe(p *Plan) {
 // keeps.
 func (p *Plan) purposes(n Memory) []Purpose {
 	experts, inputs := 0, 0
+	share := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch,
+		Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context}).SharePacks(p.packs())
 	for i, r := range p.ranks() {
 		of := p.models()[i].ExpertBytes()
 		rows := 0
 		for _, lane := range r.AllLanes() {
 			if lane.Stack.Peak() > 0 {
-				packs := min(p.packs(), max(p.s.Run.MicroBatch/p.s.Parallel.Interleave, 1))
-				rows += packs * p.s.Data.PackRows / p.s.Parallel.Context
+				rows += share * p.s.Data.PackRows / p.s.Parallel.Context
 			}
 		}
 		in := len(p.Model.Blocks)*kernels.ArenaBytes(p.Model.DType, rows, p.Model.Hidden) - pinnedPeak(r)

@@ -140,7 +140,8 @@ func (s *Step) add(name string, seconds, hidden float64) {
 type mesh struct {
 	configs.Parallel
 	blocks   int // of the model
-	segments int // of a micro-batch
+	share    int // micro-batches that a rank takes through the model together
+	segments int // of a share
 }
 
 // update adds the parts of one optimizer step, whose rank computes work.Micros micro-batches, as many at a time as it
@@ -153,7 +154,7 @@ type mesh struct {
 //	weights     of blocks from their owners, a block ahead: hidden but for those of one block of a round
 //	gradients   around the ring, behind the backward pass of blocks below
 //	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
-//	            micro-batch, units of backward, two thirds of arithmetic over all units, and a copy of each; with one,
+//	            share, units of its backward, two thirds of arithmetic over all units, and a copy of each; with one,
 //	            copies and sums of a unit; none where experts or packs are divided: ranks are at one block
 //	host        weights of blocks, ahead of their blocks, behind what arithmetic is left
 //	inputs      of blocks to the host behind forward, a quarter of arithmetic where all is computed again, and back
@@ -166,10 +167,10 @@ type mesh struct {
 // What is to be hidden is hidden as long as it is shorter than arithmetic; copies share the links, so their times are
 // added.
 func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
-	share := c.machine.Share.Train
+	rate := c.machine.Share.Train
 	rounds := float64((w.Micros + m.Interleave - 1) / m.Interleave)
 	micros := float64(w.Micros)
-	arithmetic := micros * c.arithmetic(w.Micro, share)
+	arithmetic := micros * c.arithmetic(w.Micro, rate)
 	s.add("arithmetic", arithmetic, 0)
 	x := w.Micro.Exchanged
 	tokens, rows := micros*c.exchange(x[kernels.ExchangeTokens]), micros*c.rows(x[kernels.ExchangeRows])
@@ -192,7 +193,8 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	s.add("heads' exchanges", micros*c.exchange(x[kernels.ExchangeHeads]), 0)
 	s.add("weights from owners", weights, hidden*weights)
 	s.add("gradients", gradients, hidden*gradients)
-	s.add("gradients' ring", c.ring(w, m, arithmetic/micros, x[kernels.ExchangeGradient]), 0)
+	share := float64(m.share)
+	s.add("gradients' ring", c.ring(m, share*arithmetic/micros, x[kernels.ExchangeGradient].Times(share)), 0)
 	if bytes := rounds * x[kernels.ExchangeHostWeights].Bytes; bytes > 0 {
 		seconds := bytes / (c.host().ToCard * 1e9)
 		s.add("weights from the host", seconds, min(seconds, max(arithmetic-hidden*behind, 0)))
@@ -201,7 +203,7 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 		out, back := bytes/(c.host().FromCard*1e9), bytes/(c.host().ToCard*1e9)
 		s.add("offloaded inputs", out+back, min(out, arithmetic/4)+min(back, arithmetic*3/4))
 	}
-	optimizer, updated := c.arithmetic(w.Update, share), c.exchange(w.Update.Exchanged[kernels.ExchangeUpdated])
+	optimizer, updated := c.arithmetic(w.Update, rate), c.exchange(w.Update.Exchanged[kernels.ExchangeUpdated])
 	s.add("optimizer", optimizer, 0)
 	s.add("updated weights", updated, min(updated, optimizer))
 	s.add("memory of copies", c.memory(hidden*behind+min(updated, optimizer)), 0)
@@ -209,13 +211,13 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 }
 
 // ring is how much later than the first rank the last one ends.
-func (c clock) ring(w trainer.StepWork, m mesh, micro float64, gradients meta.Cost) float64 {
+func (c clock) ring(m mesh, share float64, gradients meta.Cost) float64 {
 	if m.Ranks == 1 || m.Experts > 1 || m.Context > 1 || gradients.Bytes == 0 {
 		return 0
 	}
 	behind, unit := float64(m.Ranks-1), meta.Cost{Bytes: gradients.Bytes / max(gradients.Calls, 1)}
 	if m.segments > 1 {
-		return behind * (micro*2/3/float64(m.blocks+2) + c.copied(unit))
+		return behind * (share*2/3/float64(m.blocks+2) + c.copied(unit))
 	}
 	return behind * (c.copied(unit) + c.seconds(meta.Rows, unit.Times(3)))
 }

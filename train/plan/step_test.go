@@ -35,11 +35,11 @@ func with(w meta.Work, kind kernels.Exchange, calls, gb float64) meta.Work {
 // Times of steps by hand.
 func TestStepTimes(t *testing.T) {
 	update := meta.Work{Costs: [meta.Kinds]meta.Cost{meta.Optimizer: {Bytes: 5e8}}}
-	alone := mesh{Parallel: configs.Parallel{Ranks: 1, Experts: 1, Interleave: 1}, blocks: 4, segments: 1}
-	two := mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 1, Interleave: 1}, blocks: 4, segments: 1}
+	alone := mesh{Parallel: configs.Parallel{Ranks: 1, Experts: 1, Interleave: 1}, blocks: 4, share: 1, segments: 1}
+	two := mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 1, Interleave: 1}, blocks: 4, share: 1, segments: 1}
 	long := two
 	long.segments = 2
-	divided := mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 2, Interleave: 1}, blocks: 4, segments: 1}
+	divided := mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 2, Interleave: 1}, blocks: 4, share: 1, segments: 1}
 	lanes := divided
 	lanes.Interleave = 2
 	experts := with(with(micro, kernels.ExchangeTokens, 10, 2), kernels.ExchangeRows, 10, 1) // 3 and 3 s

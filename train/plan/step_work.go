@@ -31,11 +31,12 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	lanes := min(s.Parallel.Interleave, w.Micros)
 	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks)}
 	m.Interleave = lanes
-	m.segments = max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
+	m.share = w.Share
+	m.segments = w.Share * max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
 		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
 	forward := 0.0 // of the first round, a quarter where all is computed again; answers wait for all of an update
 	if s.RL.Objective == "" {
-		forward = float64(lanes) * c.arithmetic(w.Micro, machine.Share.Train) / 4
+		forward = float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
 	}
 	for range updates {
 		step.update(c, w, m)

@@ -28,6 +28,7 @@ type Record struct {
 	GPUWatts  *Number `json:"gpu_watts,omitempty"`  // power drawn
 	// host memory of what is offloaded from all devices, bytes
 	Pinned      int64 `json:"pinned,omitempty"`
+	FromHost    int64 `json:"from_host,omitempty"`   // bytes of weights that all ranks copied from it in the step
 	Launches    int   `json:"launches,omitempty"`    // kernels and graphs that the step gave the GPU
 	Waits       int   `json:"waits,omitempty"`       // of the step for the GPU
 	Allocations int   `json:"allocations,omitempty"` // of the step on the GPU
@@ -206,7 +207,8 @@ func (r Record) scalars() []scalar {
 		tag   string
 		value int64
 	}{
-		{"train/memory_bytes", r.Memory}, {"train/pinned_bytes", r.Pinned}, {"gpu/memory_bytes", r.GPUMemory},
+		{"train/memory_bytes", r.Memory}, {"train/pinned_bytes", r.Pinned},
+		{"train/from_host_bytes", r.FromHost}, {"gpu/memory_bytes", r.GPUMemory},
 		{"gpu/launches", int64(r.Launches)}, {"gpu/waits", int64(r.Waits)}, {"gpu/allocations", int64(r.Allocations)},
 	} {
 		if s.value > 0 {

@@ -28,14 +28,24 @@ func (t *Trainer) LogProbs(packs [][]Sample) (batches []*Batch) {
 	places := dealt(micros, t.Context, segment)
 	done := make([]MicroBatch, len(places))
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
-		for first := 0; first < len(places); first += r.Size {
-			switch i := first + r.ID; {
-			case i < len(places) && places[i] != hole:
-				done[i].batchPart = NewBatch(micros[places[i].micro], segment).part(places[i])
-				done[i].known = done[i].logProbs(r, m)
-			case m.ExpertParallel():
-				LogProbs(r, m, idlePack())
+		for first := 0; first < len(places); {
+			next := min(first+r.Size*t.passes(), len(places))
+			var own []batchPart
+			var at []int // the place of each; below 0: none
+			for i := first + r.ID; i < next+r.ID; i += r.Size {
+				switch {
+				case i < next && places[i] != hole:
+					own, at = append(own, NewBatch(micros[places[i].micro], segment).part(places[i])), append(at, i)
+				case m.ExpertParallel():
+					own, at = append(own, NewBatch(idlePack(), segment).part(alone)), append(at, -1)
+				}
 			}
+			for k, known := range logProbs(r, m, own...) {
+				if i := at[k]; i >= 0 {
+					done[i].batchPart, done[i].known = own[k], known
+				}
+			}
+			first = next
 		}
 	})
 	for i, p := range places {
@@ -46,22 +56,35 @@ func (t *Trainer) LogProbs(packs [][]Sample) (batches []*Batch) {
 	return batches
 }
 
+// passes is how many packs go through the model together in a forward alone: those that a step has room for.
+func (t *Trainer) passes() int {
+	if t.together() {
+		return max(t.RankPacks, 1)
+	}
+	return 1
+}
+
 // LogProbs computes the log-probabilities of the targets of packs under a model, as one batch without gradients. They
 // are in Rows.LogProb of the result.
 func LogProbs(r *parallel.Rank, m *model.Model, packs [][]Sample) *Batch {
 	b := NewBatch(packs, r.Dev.Definition().Segment)
-	b.Rows.LogProb = b.part(alone).logProbs(r, m)
+	b.Rows.LogProb = logProbs(r, m, b.part(alone))[0]
 	return b
 }
 
-// logProbs is those of the part's rows.
-func (p batchPart) logProbs(r *parallel.Rank, m *model.Model) []float32 {
+// logProbs is those of the rows of each part, which go through the model together.
+func logProbs(r *parallel.Rank, m *model.Model, parts ...batchPart) (list [][]float32) {
 	defer r.Stack.Release(r.Stack.Mark())
-	on := p.upload(r)
-	x := m.Forward(r, on, nil)
-	logprob := r.Stack.New(kernels.F32, 1, p.rows())
-	m.Head.LogProb(r, logprob, x, p.targets(r), on)
-	return parallel.Download[float32](r, logprob)
+	var passes []*model.Pass
+	for _, p := range parts {
+		passes = append(passes, &model.Pass{Batch: p.upload(r), Targets: p.targets(r),
+			LogProb: r.Stack.New(kernels.F32, 1, p.rows())})
+	}
+	m.Score(r, passes...)
+	for _, p := range passes {
+		list = append(list, parallel.Download[float32](r, p.LogProb))
+	}
+	return list
 }
 
 // EachLogProb computes the log-probabilities of the targets of samples on all ranks, packed into batches of at most

@@ -6,18 +6,17 @@ import (
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/kernels/meta"
-	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
 )
 
 // Peak takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts memory
-// and computes nothing, and which stands for one of r.Size. One micro-batch stands for all; what a step keeps of the
-// others is reserved. Cross entropy stands for every objective: one that passes the vocabulary twice takes no more
+// and computes nothing, and which stands for one of r.Size. One share stands for all; what a step keeps of the others
+// is reserved. Cross entropy stands for every objective: one that passes the vocabulary twice takes no more
 // memory in its first pass. Packs that are too short for all ranks of a context may leave one of them more rows.
 func (t *Trainer) Peak(packs, rows int) {
 	peak := func(packs, rows int) {
-		t.largestStep(packs, t.fullPart(min(packs, t.lanePacks()), rows), func(int, int) {})
+		t.largestStep(packs, t.fullPart(min(packs, t.lanePacks()), rows), func(int, int, int) {})
 	}
 	peak(packs, rows)
 	segment := t.Rank.Dev.Definition().Segment
@@ -28,8 +27,10 @@ func (t *Trainer) Peak(packs, rows int) {
 	}
 }
 
-// PeakLogProbs is [Peak] of log-probabilities without gradients, of a pack of so many rows.
-func (t *Trainer) PeakLogProbs(rows int) { t.fullPart(1, rows).logProbs(t.Rank, t.Model) }
+// PeakLogProbs is [Peak] of log-probabilities without gradients, of packs of so many rows.
+func (t *Trainer) PeakLogProbs(rows int) {
+	logProbs(t.Rank, t.Model, slices.Repeat([]batchPart{t.fullPart(1, rows)}, t.passes())...)
+}
 
 // fullPart is what the rank computes of so many full packs.
 func (t *Trainer) fullPart(packs, rows int) batchPart {
@@ -48,6 +49,7 @@ func (t *Trainer) longestPart(packs, rows int) batchPart {
 type StepWork struct {
 	Micro  meta.Work // of a micro-batch
 	Micros int       // of the rank
+	Share  int       // of them, go through the model together
 	Update meta.Work // behind them
 }
 
@@ -56,8 +58,8 @@ func (t *Trainer) StepWork(packs, rows int) (w StepWork) {
 	dev := t.Rank.Dev.(*meta.Device)
 	dev.CountWork(true)
 	defer dev.CountWork(false)
-	t.largestStep(packs, t.longestPart(min(packs, t.lanePacks()), rows), func(lanes, rounds int) {
-		w.Micro, w.Micros = dev.Work().Times(1/float64(lanes)), rounds
+	t.largestStep(packs, t.longestPart(min(packs, t.lanePacks()), rows), func(lanes, share, rounds int) {
+		w.Micro, w.Micros, w.Share = dev.Work().Times(1/float64(lanes*share)), rounds, share
 		dev.CountWork(true)
 	})
 	w.Update = dev.Work()
@@ -73,16 +75,25 @@ func (t *Trainer) ForwardWork(packs, rows int) meta.Work {
 	return dev.Work()
 }
 
+// SharePacks is how many packs a lane of a rank takes through the model together, of a step of so many.
+func (t *Trainer) SharePacks(packs int) int {
+	micro := min(packs, t.lanePacks())
+	places := (packs + micro - 1) / micro * max(t.Context, 1)
+	return micro * len(t.shares(places, t.Rank.Size)[0])
+}
+
 // fullPacks is so many full packs.
 func (t *Trainer) fullPacks(packs, rows int) [][]Sample {
 	return Supervised(slices.Repeat([][]data.Sample{t.FullPack(rows)}, packs)).Packs
 }
 
 // largestStep takes a step whose micro-batches are each b on this rank. It tells computed how many lanes have computed
-// one, and of how many of the rank.
-func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, rounds int)) {
+// a share each, of how many micro-batches, and how many the rank has in all.
+func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, share, rounds int)) {
 	r, micro := t.Rank, min(packs, t.lanePacks())
-	rounds := ((packs+micro-1)/micro*b.ranks() + r.Size - 1) / r.Size
+	places := (packs + micro - 1) / micro * b.ranks()
+	rounds := (places + r.Size - 1) / r.Size
+	most := len(t.shares(places, r.Size)[0])
 	lanes := r.Lanes(min(t.lanes(), rounds))
 	plain := *t
 	plain.Objective = optim.SFT{}
@@ -90,13 +101,14 @@ func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, round
 		defer lane.Stack.Release(lane.Stack.Mark())
 	}
 	parallel.Interleave(lanes, func(i int, lane *parallel.Rank) {
-		for range (rounds+len(lanes)-1-i)/len(lanes) - 1 {
+		for range (rounds+len(lanes)-1-i)/len(lanes) - most {
 			lane.Stack.New(kernels.F32, 1, b.rows())
 			t.Model.NewIndexerLoss(lane, b.rows())
 		}
-		plain.forwardBackward(lane, t.Model, b, model.Place{}, t.Model.DropoutAt(0, 0))
+		one := task{of: &b, dropout: t.Model.DropoutAt(0, 0)}
+		plain.forwardBackward(lane, t.Model, share{tasks: slices.Repeat([]task{one}, most), several: most > 1})
 	})
-	computed(len(lanes), rounds)
+	computed(len(lanes), most, rounds)
 	t.Model.FinishGradients(r)
 	plain.Defer = false
 	plain.update(r, t.Model, stepRates{step: 1, scale: 1, rowScale: 1})

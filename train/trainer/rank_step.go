@@ -40,32 +40,91 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 		defer lane.Stack.Release(lane.Stack.Mark())
 	}
 	rows := firstRows(micros)
-	for first := 0; first < len(places); first += len(lanes) * r.Size {
-		rounds := min(len(lanes), (len(places)-first+r.Size-1)/r.Size)
+	shares := t.shares(len(places), r.Size)
+	n := len(shares)
+	for first := 0; first < n; first += len(lanes) * r.Size {
+		rounds := min(len(lanes), (n-first+r.Size-1)/r.Size)
 		parallel.Interleave(lanes[:rounds], func(round int, r *parallel.Rank) {
-			i := first + round*r.Size + r.ID
-			at := model.Place{At: i, Of: len(places)}
-			switch {
-			case i < len(places) && places[i] != hole:
-				p := places[i]
-				b := NewBatch(micros[p.micro], r.Dev.Definition().Segment).part(p)
-				done[i] = t.forwardBackward(r, m, b, at, m.DropoutAt(by.step, rows[p.micro]+b.from))
-			case i < len(places):
-				t.idle(r, m, at)
-			case m.ExpertParallel():
-				t.idle(r, m, model.Place{})
+			at := first + round*r.Size + r.ID
+			w := share{place: model.Place{At: at, Of: n}, several: len(shares[0]) > 1}
+			var own []int
+			if at < n {
+				own = shares[at]
+			}
+			for _, i := range own {
+				w.tasks = append(w.tasks, t.task(m, by.step, micros, places[i], rows,
+					model.Place{At: i, Of: len(places)}))
+			}
+			for m.ExpertParallel() && len(w.tasks) < len(shares[0]) {
+				w.tasks = append(w.tasks, task{})
+			}
+			for k, result := range t.forwardBackward(r, m, w)[:len(own)] {
+				done[own[k]] = result
 			}
 		})
 	}
 	m.UseAll(r)
 	m.FinishGradients(r)
 	readNorms := t.update(r, m, by)
-	for i := r.ID; i < len(places); i += r.Size {
-		if places[i] != hole {
-			done[i].read(r)
+	for at := r.ID; at < n; at += r.Size {
+		for _, i := range shares[at] {
+			if places[i] != hole {
+				done[i].read(r)
+			}
 		}
 	}
 	return readNorms()
+}
+
+// shares divides the places of a step. Each is one, and rounds follow one another, unless weights come from the host:
+// then each lane of each rank has one share, so that they come once. Shares follow one another, but of ranks that are
+// together at a block places are dealt one by one. The first share is the largest.
+func (t *Trainer) shares(places, ranks int) (list [][]int) {
+	n := places
+	if t.together() {
+		n = min(n, ranks*t.lanes())
+	}
+	list = make([][]int, n)
+	for i := range places {
+		at := i % n
+		if !t.dealt() {
+			at = i * n / places
+		}
+		list[at] = append(list[at], i)
+	}
+	return list
+}
+
+// together tells whether a rank's micro-batches go through the model block by block.
+func (t *Trainer) together() bool {
+	blocks, _ := t.Model.OnHost()
+	return blocks > 0
+}
+
+// dealt tells whether ranks are together at a block, so that what they compute at a time follows one another.
+func (t *Trainer) dealt() bool { return t.Model.ExpertParallel() || t.Context > 1 }
+
+// task is what a rank computes of a place; the zero task is of none, where other ranks need its experts.
+type task struct {
+	of      *batchPart // nil: an idle pack
+	place   model.Place
+	dropout *model.Dropout
+}
+
+// task is that of place p, whose micro-batch has first rows.
+func (t *Trainer) task(m *model.Model, step int, micros [][][]Sample, p place, first []int, at model.Place) task {
+	if p == hole {
+		return task{place: at}
+	}
+	b := NewBatch(micros[p.micro], t.Rank.Dev.Definition().Segment).part(p)
+	return task{of: &b, place: at, dropout: m.DropoutAt(step, first[p.micro]+b.from)}
+}
+
+// share is tasks that go through the model together.
+type share struct {
+	tasks   []task
+	place   model.Place // among the shares of the step
+	several bool        // tasks in some share
 }
 
 // firstRows is the row of the step that each micro-batch begins with.
@@ -103,19 +162,37 @@ func (t *Trainer) Update(step int) {
 // parameters. The result lies on the rank's stack.
 func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
 	b := NewBatch(packs, t.Rank.Dev.Definition().Segment).part(alone)
-	return t.forwardBackward(t.Rank, t.Model, b, model.Place{}, nil)
+	return t.forwardBackward(t.Rank, t.Model, share{tasks: []task{{of: &b}}})[0]
 }
 
-func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, b batchPart, at model.Place,
-	dropout *model.Dropout) MicroBatch {
-	rows := b.rows()
-	r.Count(parallel.Tally{Rows: rows})
-	logprob, learns := r.Stack.New(kernels.F32, 1, rows), m.NewIndexerLoss(r, rows)
+// forwardBackward computes a share. What each task leaves lies on the rank's stack.
+func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, w share) []MicroBatch {
+	done := make([]MicroBatch, len(w.tasks))
+	for i, of := range w.tasks {
+		if of.of != nil {
+			rows := of.of.rows()
+			r.Count(parallel.Tally{Rows: rows})
+			done[i] = MicroBatch{batchPart: *of.of, logprob: r.Stack.New(kernels.F32, 1, rows),
+				indexers: m.NewIndexerLoss(r, rows)}
+		}
+	}
 	defer r.Stack.Release(r.Stack.Mark())
-	on := b.upload(r)
-	on.IndexerLoss, on.Place, on.Dropout = learns, at, dropout
-	m.Step(r, on, logprob, b.targets(r), t.loss(r, logprob, b), t.Keep)
-	return MicroBatch{batchPart: b, logprob: logprob, indexers: learns}
+	s := &model.Share{Place: w.place, Several: w.several, Dealt: w.several && t.dealt()}
+	for i, of := range w.tasks {
+		if of.of == nil {
+			s.Passes = append(s.Passes, idlePass(r, m, of.place))
+			continue
+		}
+		b := done[i]
+		on := b.upload(r)
+		on.IndexerLoss, on.Dropout = b.indexers, of.dropout
+		s.Passes = append(s.Passes, &model.Pass{Batch: on, Place: of.place, LogProb: b.logprob,
+			Targets: b.targets(r), Loss: t.loss(r, b.logprob, b.batchPart)})
+	}
+	if len(s.Passes) > 0 {
+		m.Step(r, s, t.Keep)
+	}
+	return done
 }
 
 // idlePack is what a rank without a pack computes, where the others need it for its experts: no row has a target.
@@ -124,17 +201,15 @@ func idlePack() [][]Sample {
 		Weight: []float32{0, 0}}}}
 }
 
-// idle takes part in a micro-batch of the others, or passes sums on where it has a place. Its own rows have gradients
-// of 0, and add nothing to a sum.
-func (t *Trainer) idle(r *parallel.Rank, m *model.Model, at model.Place) {
-	defer r.Stack.Release(r.Stack.Mark())
+// idlePass takes part in a micro-batch of the others, or passes sums on where it has a place. Its own rows have
+// gradients of 0, and add nothing to a sum.
+func idlePass(r *parallel.Rank, m *model.Model, at model.Place) *model.Pass {
 	b := NewBatch(idlePack(), r.Dev.Definition().Segment).part(alone)
 	on := b.upload(r)
-	on.IndexerLoss, on.Dropout = m.NewIndexerLoss(r, len(b.IDs)), m.DropoutAt(0, 0)
-	on.Place, on.Idle = at, at.Of == 0
+	on.IndexerLoss, on.Dropout, on.Idle = m.NewIndexerLoss(r, len(b.IDs)), m.DropoutAt(0, 0), at.Of == 0
 	none := func(from, to int) kernels.Tensor { return parallel.Upload(r, make([]float32, to-from)) }
-	m.Step(r, on, r.Stack.New(kernels.F32, 1, len(b.IDs)), b.targets(r),
-		model.Loss{Derivative: none}, t.Keep)
+	return &model.Pass{Batch: on, Place: at, LogProb: r.Stack.New(kernels.F32, 1, len(b.IDs)), Targets: b.targets(r),
+		Loss: model.Loss{Derivative: none}}
 }
 
 // loss gives the model the objective's derivatives as soon as what they need is known.

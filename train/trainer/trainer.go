@@ -29,6 +29,7 @@ type Options struct {
 	IndexerRate float64        // learning rate of trained indexers, as a multiple of the model's
 	MicroBatch  int            // packs that are computed together on a rank, at least 1; changes no bit
 	Interleave  int            // lanes that they are divided over, see [parallel.Interleave]; 0: one; changes no bit
+	RankPacks   int            // of a step, at most; where weights come from the host, forwards have as many
 	Context     int            // ranks that divide the rows of packs, see [model.Context]; 0: 1; changes no bit
 	Keep        model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
 	// What the next forward waits for, unit by unit, is left to it: the update of weights whose optimizer's state is in
