@@ -188,8 +188,8 @@ func (op *attention) load(t queryTile, w *attentionScratch) {
 func (op *attention) strip(t queryTile, w *attentionScratch, from, to int) {
 	dim, values, rows, n := op.shape.HeadDim, op.shape.Values(), (t.to-t.from)*op.group, to-from
 	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*values), sized(w.s, rows*n)
-	k := op.rows(w.k, op.kv.K, op.keys, t, dim, from, to)
-	v := op.rows(w.v, op.kv.V, op.values, t, values, from, to)
+	k := op.rows(w, w.k, op.kv.K, op.keys, t, dim, from, to)
+	v := op.rows(w, w.v, op.kv.V, op.values, t, values, from, to)
 	clear(w.s)
 	op.d.mm.Tile(&w.mm, w.s, n, rows, n, dim, gemm.View{X: w.q, RS: dim, CS: 1}, transposed(k))
 	for lo := from; lo < to; lo += op.d.def.KeyBlock {
@@ -203,29 +203,30 @@ func (op *attention) strip(t queryTile, w *attentionScratch, from, to int) {
 }
 
 // rows is a head of keys or values at positions [from, to) of a tile, from x or from its codes.
-func (op *attention) rows(buf []float32, x kernels.Tensor, codes *codedHeads, t queryTile, width, from,
-	to int) gemm.View {
+func (op *attention) rows(w *attentionScratch, buf []float32, x kernels.Tensor, codes *codedHeads, t queryTile, width,
+	from, to int) gemm.View {
 	if t.list == nil && codes == nil {
 		return op.d.heads(buf, x, op.kv, t.span, t.kvHead, width, from, to)
 	}
-	var source headSource = codes
+	var m matrix
 	if codes == nil {
-		m := op.d.matrix(x)
-		source = &m
+		m = op.d.matrix(x)
 	}
-	sequence, position := t.span, from
-	for i := range to - from {
-		if position = from + i; t.list != nil {
-			sequence, position = t.keys, int(t.list[position])
+	for i, n := 0, 1; i < to-from; i += n {
+		sequence, position := t.span, from+i
+		if t.list != nil {
+			sequence, position = t.keys, int(t.list[from+i])
+		} else if codes != nil { // rows of a page lie together
+			n = min(to-position, op.kv.PageRows-position%op.kv.PageRows)
 		}
-		source.copyHead(buf[i*width:][:width], cacheRow(op.kv, sequence, position), t.kvHead)
+		row, dst := cacheRow(op.kv, sequence, position), buf[i*width:(i+n)*width]
+		if codes == nil {
+			m.copyHead(dst, row, t.kvHead)
+		} else {
+			codes.copyRows(op.d.mm, &w.mm, dst, row, n, t.kvHead)
+		}
 	}
 	return gemm.View{X: buf, RS: width, CS: 1}
-}
-
-// headSource has heads of rows as numbers.
-type headSource interface {
-	copyHead(dst []float32, row, head int)
 }
 
 // visible is the range of keys visible to a query in block [lo, hi), counted from lo.

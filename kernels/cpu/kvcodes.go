@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
 	"lockstep/quant"
 )
 
@@ -66,16 +67,15 @@ func (c *codedHeads) encodeRow(at int, numbers []float32) {
 	}
 }
 
-// copyHead fills dst with a head of a row. What MXFP8 leaves of bf16 numbers are such numbers, subnormal ones too: they
-// need no second rounding.
-func (c *codedHeads) copyHead(dst []float32, row, head int) {
-	i, f := row*c.heads+head, quant.MXFP8.Format()
-	codes := c.codes[i*c.width:][:c.width]
-	for b, power := range c.scales[i*c.blocks:][:c.blocks] {
-		part := dst[b*f.Wide : min((b+1)*f.Wide, c.width)]
-		f.Decode(part, codes, b*f.Wide, quant.PowerOfTwo(power))
-	}
+// copyRows fills rows of dst with a head of rows of the pages that follow each other. What MXFP8 leaves of bf16 numbers
+// are such numbers, subnormal ones too: they need no second rounding.
+func (c *codedHeads) copyRows(mm *gemm.Engine, s *gemm.Scratch, dst []float32, row, rows, head int) {
+	at, stride := row*c.heads+head, len(dst)/rows
+	mm.DequantizeMXFP8(s, dst, stride, c.codes[at*c.width:], c.heads*c.width, c.scales[at*c.blocks:], c.heads*c.blocks,
+		rows, c.width)
 	if c.rotated != nil {
-		c.rotated.copyHead(dst[c.width:], row, 0)
+		for i := range rows {
+			c.rotated.copyHead(dst[i*stride+c.width:(i+1)*stride], row+i, 0)
+		}
 	}
 }

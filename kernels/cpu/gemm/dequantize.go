@@ -1,6 +1,9 @@
 package gemm
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/quant"
+)
 
 const (
 	dequantizeCols = 32 // columns that the loops take at a time
@@ -67,6 +70,32 @@ func (s *set) decodable(w *kernels.QuantizedWeight, col, cols int) int {
 		return 0
 	}
 	return cols / dequantizeCols * dequantizeCols
+}
+
+// DequantizeMXFP8 writes rows of MXFP8 in fp32: dst[i*ds+j] = code * scale, codes of row i from codes[i*cs] on and
+// those of E8M0 scales from scales[i*ss] on.
+func (e *Engine) DequantizeMXFP8(s *Scratch, dst []float32, ds int, codes []byte, cs int, scales []byte, ss, rows,
+	cols int) {
+	f, n := quant.MXFP8.Format(), 0
+	blocks := f.Blocks(cols)
+	s.scales = aligned(s.scales, blocks*rows)
+	for i := range rows {
+		for b, power := range scales[i*ss:][:blocks] {
+			s.scales[b*rows+i] = quant.PowerOfTwo(power)
+		}
+	}
+	if e.set.dequantize != nil {
+		n = cols / dequantizeCols * dequantizeCols
+	}
+	if n > 0 {
+		e.set.dequantize[f.Code](&dst[0], &codes[0], &s.scales[0], ds, cs, rows, f.Wide, rows, n, false)
+	}
+	for b := n / f.Wide; b < blocks; b++ {
+		from, to := b*f.Wide, min((b+1)*f.Wide, cols)
+		for i := range rows {
+			f.Decode(dst[i*ds+from:i*ds+to], codes[i*cs:], from, s.scales[b*rows+i])
+		}
+	}
 }
 
 // Dequantize writes rows [from, to) of a quantized weight, counted through all groups, to a contiguous tensor.
