@@ -44,6 +44,8 @@ func TestRanksOnGPUs(t *testing.T) {
 			"data.eval_samples=0", "model.config.num_hidden_layers=5", "offload.activations=true"),
 		"qat": append(few, "model.weights=fp8", "definition.acts=mxfp8", "run.packs=3", "data.eval_samples=0",
 			"offload.optimizer=true", "offload.ring=0.0001"),
+		"products of codes": append(few, "model.weights=fp8", "definition.acts=fp8x128", "run.packs=3",
+			"data.eval_samples=0"),
 		"weights on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
 			"lora.target_parameters=mlp.experts.down_proj", "offload.weights=0.00003"),
 		"codes on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
