@@ -261,8 +261,8 @@ func TestPreferenceFamilies(t *testing.T) {
 		texts := noise(vocab)
 		for i := 0; i+1 < len(texts); i += 2 {
 			a, b := texts[i], texts[i+1]
-			line, err := json.Marshal(map[string][]int32{"prompt_ids": a[:4], "chosen_ids": a[4:16],
-				"rejected_ids": b[4:20]})
+			line, err := json.Marshal(map[string][]int32{"prompt_ids": a[:4], "chosen_ids": a[4:12],
+				"rejected_ids": b[4:]})
 			if err != nil {
 				t.Fatal(err)
 			}
