@@ -30,25 +30,12 @@ func (w *writer) step32Row(r int) {
 	w.code("VGETEXPPS Z%d, Z8", r)
 	w.code("VMAXPS Z8, Z5, Z9")
 	w.exponents(r, 0)
-	for i := range 4 { // four chains
-		w.code("VMAXPS Z%d, Z%d, Z%d", 16+i, 20+i, 10+i)
-	}
-	for k := 8; k < 16; k++ {
-		w.code("VMAXPS Z%d, Z%d, Z%d", 16+k, 10+k%4, 10+k%4)
-	}
+	w.largest16()
 	w.exponents(r, 16)
 	for k := range 16 {
 		w.code("VMAXPS Z%d, Z%d, Z%d", 16+k, 10+k%4, 10+k%4)
 	}
-	w.code("VMAXPS Z10, Z11, Z10")
-	w.code("VMAXPS Z12, Z13, Z12")
-	w.code("VMAXPS Z10, Z9, Z9")
-	w.code("VMAXPS Z12, Z9, Z9")
-	w.code("VSUBPS Z4, Z9, Z9") // terms count in units of 2^Z9
-	w.code("VPXORD Z14, Z14, Z14")
-	w.code("VSUBPS Z9, Z7, Z8")
-	w.code("VSCALEFPS Z8, Z%d, Z15", r)
-	w.code("VCVTTPS2DQ Z15, Z15")
+	w.unit(r)
 	w.terms(r, 16)
 	w.exponents(r, 0)
 	w.terms(r, 0)

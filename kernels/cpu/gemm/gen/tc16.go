@@ -143,21 +143,8 @@ func (w *writer) stepRow(r int) {
 		w.code("VADDPS.BCST %s, Z%d, Z%d", rowOf("BX", "R8", "R10", r, 4*k), 16+k, 16+k)
 	}
 	w.code("VMAXPS Z8, Z5, Z9")
-	for i := range 4 { // four chains
-		w.code("VMAXPS Z%d, Z%d, Z%d", 16+i, 20+i, 10+i)
-	}
-	for k := 8; k < stepK; k++ {
-		w.code("VMAXPS Z%d, Z%d, Z%d", 16+k, 10+k%4, 10+k%4)
-	}
-	w.code("VMAXPS Z10, Z11, Z10")
-	w.code("VMAXPS Z12, Z13, Z12")
-	w.code("VMAXPS Z10, Z9, Z9")
-	w.code("VMAXPS Z12, Z9, Z9")
-	w.code("VSUBPS Z4, Z9, Z9") // terms count in units of 2^Z9
-	w.code("VPXORD Z14, Z14, Z14")
-	w.code("VSUBPS Z9, Z7, Z8")
-	w.code("VSCALEFPS Z8, Z%d, Z15", r)
-	w.code("VCVTTPS2DQ Z15, Z15")
+	w.largest16()
+	w.unit(r)
 	for k := range stepK {
 		t := 10 + k%4
 		w.code("VMOVUPS %d(SI), Z%d", 64*k, t)
@@ -168,6 +155,30 @@ func (w *writer) stepRow(r int) {
 		w.code("VPADDD Z%d, Z%d, Z%d", t, 14+k%2, 14+k%2) // eight products fill 30 bits
 	}
 	w.sum(r)
+}
+
+// largest16 brings the largest exponents of Z16 to Z31 to Z10, Z11, Z12 and Z13.
+func (w *writer) largest16() {
+	for i := range 4 { // four chains
+		w.code("VMAXPS Z%d, Z%d, Z%d", 16+i, 20+i, 10+i)
+	}
+	for k := 8; k < stepK; k++ {
+		w.code("VMAXPS Z%d, Z%d, Z%d", 16+k, 10+k%4, 10+k%4)
+	}
+}
+
+// unit puts the unit of a step's terms, by the largest exponent of Z9 to Z13, to Z9, and begins their sums: what row r
+// has so far in that unit in Z15, 0 in Z14.
+func (w *writer) unit(r int) {
+	w.code("VMAXPS Z10, Z11, Z10")
+	w.code("VMAXPS Z12, Z13, Z12")
+	w.code("VMAXPS Z10, Z9, Z9")
+	w.code("VMAXPS Z12, Z9, Z9")
+	w.code("VSUBPS Z4, Z9, Z9")
+	w.code("VPXORD Z14, Z14, Z14")
+	w.code("VSUBPS Z9, Z7, Z8")
+	w.code("VSCALEFPS Z8, Z%d, Z15", r)
+	w.code("VCVTTPS2DQ Z15, Z15")
 }
 
 // sum adds the integers of Z14 and Z15 in fp64, exactly, and truncates to fp32.
