@@ -20,6 +20,7 @@ cuda: # ./lockstep-cuda, for machines with an NVIDIA driver and the CUDA 13 libr
 
 cuda-test: # ./cuda-tests/*.test, which hold every operation of the GPU against the CPU
 	$(CUDA) go test -c -tags cuda -o cuda-tests/ ./kernels/cuda/...
+	$(CUDA) go test -c -tags cuda -o cuda-tests/model/ ./model
 
 emulate: # that, on an emulated GPU; slow: nightly. ARGS: see .ci/emulate/README.md
 	.ci/emulate/test $(ARGS)

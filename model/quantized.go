@@ -156,7 +156,7 @@ func (p *Param) format(w *checkpoint.Weights, acts quant.Encoding) (f quant.Form
 			return f, err
 		}
 		if from.Codes == nil {
-			return f, errors.New("no device computes with its codes")
+			return f, errors.New("its rows cut the blocks of its scales")
 		}
 		if i > 0 && from.Codes.Format != f {
 			return f, errors.New("its parts have different blocks")
@@ -231,7 +231,7 @@ func (p quantizedPart) fill(codes, scales []byte, w kernels.QuantizedWeight, fro
 			if p.RowOnDisk != nil {
 				onDisk = p.RowOnDisk(onDisk)
 			}
-			copy(codes[(row-from)*w.Codes.Cols:][:w.Codes.Cols], p.codes.Row(onDisk))
+			p.codes.CopyRow(codes[(row-from)*w.Codes.Cols:][:w.Codes.Cols], onDisk)
 			for block := range w.Scales.Rows {
 				putScale(scales[(block*w.Rows+row-from)*size:], w.Format.Scale, p.codes.Scale(onDisk, block))
 			}

@@ -810,6 +810,10 @@ func TestReleaseRefuses(t *testing.T) {
 		{nested, proj + ".nested_absmax", whole("F32", 0xff, 1), "scale [0] is NaN"},
 		{nested, proj + ".nested_quant_map", whole("F32", 0, 16), "want [256]"},
 		{nested, proj + ".nested_quant_map", whole("F32", 0xff, 256), "scale [0] is NaN"},
+		{nested, proj + ".nested_quant_map", func(r *release, name string) {
+			whole("F32", 0x7f, 256)(r, name)
+			whole("F32", 0x7f, 1)(r, proj+".nested_absmax")
+		}, "more than fp32 holds"},
 		{nested, proj + ".absmax", whole("F32", 0, 32), "want [U8]"},
 		{nested, proj + nfState, state(`"nested_blocksize":256`, `"nested_blocksize":0`), "nested_blocksize is 0"},
 		{nested, proj + nfState, state(`"nested_dtype":"float32"`, `"nested_dtype":"float16"`), `"float16"`},

@@ -16,6 +16,8 @@ func numberOf(c Code, code int) float64 {
 			return math.NaN()
 		}
 		return value(code)
+	case CodeNF4:
+		return float64(NF4[code]) // held against bitsandbytes by what it has saved
 	}
 	sign, exponent, half := 1-2*float64(code>>3), code>>1&3, float64(code&1)/2
 	if exponent == 0 {
@@ -32,7 +34,7 @@ func TestDecode(t *testing.T) {
 		scales = append(scales, PowerOfTwo(byte(e)))
 	}
 	scales = append(scales, 0.1, 1.0/3, 3e-39, -7, 1e37, float32(math.Pi))
-	for _, c := range []Code{CodeINT4, CodeE2M1, CodeE4M3} {
+	for _, c := range []Code{CodeINT4, CodeE2M1, CodeE4M3, CodeNF4} {
 		f := Format{Code: c, Wide: 32}
 		n := 1 << c.Bits()
 		row := make([]byte, f.RowBytes(n))

@@ -20,6 +20,7 @@ const (
 	CodeINT4 Code = iota // 4 bits: an integer from -8 to 7, stored plus 8
 	CodeE2M1             // 4 bits: FP4 of OCP's MX formats
 	CodeE4M3             // 8 bits: [E4M3]
+	CodeNF4              // 4 bits: NormalFloat4, see [NF4]
 )
 
 // Bits is the size of a code.
@@ -30,7 +31,7 @@ func (c Code) Bits() int {
 	return 4
 }
 
-func (c Code) String() string { return [...]string{"int4", "e2m1", "e4m3"}[c] }
+func (c Code) String() string { return [...]string{"int4", "e2m1", "e4m3", "nf4"}[c] }
 
 // Scale is the storage type of scales.
 type Scale uint8
@@ -65,10 +66,7 @@ func (f Format) Decode(dst []float32, codes []byte, first int, scale float32) {
 		}
 		return
 	}
-	values := &int4Values
-	if f.Code == CodeE2M1 {
-		values = &e2m1Values
-	}
+	values := nibbleValues[f.Code]
 	if first&1 == 1 && len(dst) > 0 {
 		dst[0] = values[codes[first/2]>>4] * scale
 		dst, first = dst[1:], first+1
@@ -82,6 +80,9 @@ func (f Format) Decode(dst []float32, codes []byte, first int, scale float32) {
 		dst[n-1] = values[codes[n/2]&15] * scale
 	}
 }
+
+// nibbleValues are the numbers of the 16 codes of each format of 4 bits.
+var nibbleValues = [...]*[16]float32{CodeINT4: &int4Values, CodeE2M1: &e2m1Values, CodeNF4: &NF4}
 
 // int4Values are the numbers of the 16 codes of [CodeINT4].
 var int4Values = [16]float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}

@@ -8,15 +8,14 @@ var NF4 = [16]float32{
 	0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1,
 }
 
-// DecodeNF4 decodes codes that share an absmax, the first of two codes in the high bits of a byte: NF4[code] * absmax,
-// rounded to fp32.
-func DecodeNF4(dst []float32, codes []byte, absmax float32) {
-	for i := range dst {
-		code := codes[i/2] >> 4
-		if i&1 == 1 {
-			code = codes[i/2] & 15
-		}
-		dst[i] = NF4[code] * absmax
+// FormatNF4 is NF4 whose absmax are the scales of so many columns.
+func FormatNF4(wide int) Format { return Format{CodeNF4, ScaleF32, wide} }
+
+// SwapNibbles copies codes of 4 bits of which the first of two is in the high bits, as bitsandbytes has them, to the
+// order of [Format.RowBytes].
+func SwapNibbles(dst, src []byte) {
+	for i, c := range src[:len(dst)] {
+		dst[i] = c<<4 | c>>4
 	}
 }
 

@@ -19,6 +19,7 @@ type Codes struct {
 	high       int                    // rows of a matrix that share scales
 	codes      safetensors.TensorInfo // [matrices, rows, stride]
 	scales     safetensors.TensorInfo // [matrices, ceil(rows/high), format.Blocks(cols)]
+	nf4        *nf4Absmax             // in place of scales, of codes whose first of two is in the high bits
 }
 
 // scaleType is the type in which the device keeps scales of a checkpoint's type exactly.
@@ -34,6 +35,9 @@ func scaleType(dtype string) quant.Scale {
 
 // Scale is that of a row, counted through all matrices, in a block of columns.
 func (c *Codes) Scale(row, block int) float32 {
+	if c.nf4 != nil {
+		return c.nf4.values[(row*c.cols+block*c.Format.Wide)/c.nf4.state.Block]
+	}
 	down := (c.rows + c.high - 1) / c.high
 	i, data := (row/c.rows*down+row%c.rows/c.high)*c.Format.Blocks(c.cols)+block, c.scales.Data
 	switch c.scales.DType {
@@ -47,8 +51,17 @@ func (c *Codes) Scale(row, block int) float32 {
 	return safetensors.FromF16(binary.LittleEndian.Uint16(data[2*i:]))
 }
 
-// Row is the codes of a row, counted through all matrices, and of those after it.
-func (c *Codes) Row(row int) []byte { return c.codes.Data[row*c.stride:] }
+// row is the codes of a row, counted through all matrices, and of those after it.
+func (c *Codes) row(row int) []byte { return c.codes.Data[row*c.stride:] }
+
+// CopyRow copies the codes of a row to a device's row, dst.
+func (c *Codes) CopyRow(dst []byte, row int) {
+	if c.nf4 != nil {
+		quant.SwapNibbles(dst, c.row(row))
+		return
+	}
+	copy(dst, c.row(row))
+}
 
 // allRows is the rows of all matrices.
 func (c *Codes) allRows() int { return len(c.codes.Data) / max(c.stride, 1) }
@@ -76,8 +89,12 @@ func (c *Codes) PowersOfTwo() bool {
 	})
 }
 
-// Check is an error where a scale or a code is NaN, or where codes decode to more than fp32 holds.
+// Check is an error where a scale or a code is NaN, or where codes decode to more than fp32 holds. It comes before the
+// first Scale: absmax that are nested are decoded.
 func (c *Codes) Check() error {
+	if c.nf4 != nil {
+		return c.nf4.read(c.codes)
+	}
 	var err error
 	if scaleType(c.scales.DType) == quant.ScaleE8M0 {
 		err = noNaN(c.scales)
@@ -123,6 +140,6 @@ func (c *Codes) weight(shape []int) Weight {
 func (c *Codes) decode(line []float32, row int) {
 	for block := range c.Format.Blocks(c.cols) {
 		at := block * c.Format.Wide
-		c.Format.Decode(line[at:min(at+c.Format.Wide, c.cols)], c.Row(row), at, c.Scale(row, block))
+		c.Format.Decode(line[at:min(at+c.Format.Wide, c.cols)], c.row(row), at, c.Scale(row, block))
 	}
 }

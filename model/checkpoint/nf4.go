@@ -36,8 +36,7 @@ func (b *bitsandbytes) parse(refuse func(string, ...any) (*Format, error)) (*For
 
 // nf4 is NF4 of bitsandbytes: a weight is codes U8 [ceil(n/2), 1], numbers in the order of its shape, which quant_state
 // says, in blocks that go on from row to row. absmax F32 has one for each block; where they are nested it is codes U8
-// of nested_quant_map, again in blocks with a nested_absmax. Absmax are decoded when the weight is read; no device
-// computes with these codes.
+// of nested_quant_map, again in blocks with a nested_absmax. Absmax are decoded when the weight is read.
 func nf4(nested bool) *Format {
 	others := []string{".weight.quant_state.bitsandbytes__nf4", ".weight.quant_map", ".weight.absmax"}
 	if nested {
@@ -58,15 +57,37 @@ func nf4(nested bool) *Format {
 			if err := checkTable(others[1]); err != nil {
 				return Weight{}, err
 			}
-			absmax := nf4Absmax{state: state, nested: nested, parts: others[2:]}
+			absmax := &nf4Absmax{state: state, nested: nested, parts: others[2:]}
 			if err := absmax.check((n + state.Block - 1) / state.Block); err != nil {
 				return Weight{}, err
 			}
-			return Weight{Shape: state.Shape, read: func(dst []float32) error {
+			return Weight{Shape: state.Shape, Codes: nf4Rows(codes, absmax), read: func(dst []float32) error {
 				return readNF4(dst, codes, absmax)
 			}}, nil
 		},
 	}
+}
+
+// nf4LeastWide is the fewest columns to a scale that a device keeps: scales take as much memory as codes at 8.
+const nf4LeastWide = 16
+
+// nf4Rows is a matrix of NF4 as a device keeps it, with scales of as many columns as divide both a row and a block: no
+// such run crosses a block. Nil where those are few.
+func nf4Rows(codes safetensors.TensorInfo, absmax *nf4Absmax) *Codes {
+	shape := absmax.state.Shape
+	if len(shape) != 2 {
+		return nil
+	}
+	rows, cols := shape[0], shape[1]
+	wide := absmax.state.Block
+	for cols%wide != 0 {
+		wide /= 2 // a power of two
+	}
+	if wide < nf4LeastWide {
+		return nil
+	}
+	return &Codes{Format: quant.FormatNF4(wide), rows: rows, cols: cols, stride: cols / 2, high: 1, codes: codes,
+		nf4: absmax}
 }
 
 // quantState is the JSON of a tensor quant_state (QuantState.as_dict).
@@ -143,15 +164,16 @@ func checkVector(t safetensors.TensorInfo, n int, what, dtype string) error {
 	return wantType(t, dtype)
 }
 
-// nf4Absmax is the absmax of a weight's blocks as the checkpoint has them.
+// nf4Absmax is the absmax of a weight's blocks as the checkpoint has them, and once they are read in fp32.
 type nf4Absmax struct {
 	state  quantState
 	nested bool
 	parts  []safetensors.TensorInfo // absmax, nested_absmax, nested_quant_map
+	values []float32
 }
 
 // check checks the tensors of so many blocks.
-func (a nf4Absmax) check(blocks int) error {
+func (a *nf4Absmax) check(blocks int) error {
 	if !a.nested {
 		return checkVector(a.parts[0], blocks, "one for each block of the weight", "F32")
 	}
@@ -166,34 +188,39 @@ func (a nf4Absmax) check(blocks int) error {
 	return err
 }
 
-// read is the absmax in fp32.
-func (a nf4Absmax) read() ([]float32, error) {
+// read decodes the absmax of codes. No number is larger than its block's.
+func (a *nf4Absmax) read(codes safetensors.TensorInfo) (err error) {
 	if !a.nested {
-		return readScales(a.parts[0])
+		a.values, err = readScales(a.parts[0])
+		return err
 	}
 	absmax, err := readScales(a.parts[1])
 	if err != nil {
-		return nil, err
+		return err
 	}
 	table, err := readScales(a.parts[2])
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return quant.NestedAbsmax(a.parts[0].Data, (*[256]float32)(table), absmax, a.state.NestedBlock,
-		float32(*a.state.NestedOffset)), nil
+	a.values = quant.NestedAbsmax(a.parts[0].Data, (*[256]float32)(table), absmax, a.state.NestedBlock,
+		float32(*a.state.NestedOffset))
+	return finite(a.values, codes)
 }
 
 // readNF4 decodes a weight.
-func readNF4(dst []float32, codes safetensors.TensorInfo, from nf4Absmax) error {
-	absmax, err := from.read()
-	if err != nil {
+func readNF4(dst []float32, codes safetensors.TensorInfo, from *nf4Absmax) error {
+	if err := from.read(codes); err != nil {
 		return err
 	}
 	block := from.state.Block
-	InParallel(len(absmax), 1, func(first, last int) {
+	f := quant.FormatNF4(block)
+	InParallel(len(from.values), 1, func(first, last int) {
+		inOrder := make([]byte, block/2)
 		for b := first; b < last; b++ {
-			quant.DecodeNF4(dst[b*block:min((b+1)*block, len(dst))], codes.Data[b*block/2:], absmax[b])
+			n := min(block, len(dst)-b*block)
+			quant.SwapNibbles(inOrder[:(n+1)/2], codes.Data[b*block/2:])
+			f.Decode(dst[b*block:][:n], inOrder, 0, from.values[b])
 		}
 	})
-	return finite(dst, codes)
+	return nil
 }

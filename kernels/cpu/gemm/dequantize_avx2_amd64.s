@@ -515,3 +515,162 @@ next:
 	VZEROUPPER
 	RET
 
+DATA dequantizeNF4Values<>+0(SB)/4, $0xbf800000
+DATA dequantizeNF4Values<>+4(SB)/4, $0xbf3239b1
+DATA dequantizeNF4Values<>+8(SB)/4, $0xbf066b30
+DATA dequantizeNF4Values<>+12(SB)/4, $0xbeca32a0
+DATA dequantizeNF4Values<>+16(SB)/4, $0xbe91a24d
+DATA dequantizeNF4Values<>+20(SB)/4, $0xbe3d353f
+DATA dequantizeNF4Values<>+24(SB)/4, $0xbdba7871
+DATA dequantizeNF4Values<>+28(SB)/4, $0x0
+DATA dequantizeNF4Values<>+32(SB)/4, $0x3da2faff
+DATA dequantizeNF4Values<>+36(SB)/4, $0x3e24cae3
+DATA dequantizeNF4Values<>+40(SB)/4, $0x3e7c04dd
+DATA dequantizeNF4Values<>+44(SB)/4, $0x3ead033a
+DATA dequantizeNF4Values<>+48(SB)/4, $0x3ee1a4b8
+DATA dequantizeNF4Values<>+52(SB)/4, $0x3f1007ab
+DATA dequantizeNF4Values<>+56(SB)/4, $0x3f3913b3
+DATA dequantizeNF4Values<>+60(SB)/4, $0x3f800000
+GLOBL dequantizeNF4Values<>(SB), RODATA|NOPTR, $64
+
+// func dequantizeNF4AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
+TEXT ·dequantizeNF4AVX2(SB), NOSPLIT, $0-73
+	MOVQ dst+0(FP), DI
+	MOVQ codes+8(FP), SI
+	MOVQ scales+16(FP), R10
+	MOVQ ds+24(FP), R8
+	MOVQ cs+32(FP), R9
+	MOVQ ss+40(FP), R11
+	MOVQ wide+48(FP), R12
+	SHLQ $2, R8
+	SHLQ $2, R11
+	VMOVUPS dequantizeNF4Values<>(SB), Y15
+	VMOVUPS dequantizeNF4Values<>+32(SB), Y14
+	MOVL $0x1, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Y13
+	MOVL $0x7fff, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Y12
+	MOVL $0x400000, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Y11
+	MOVL $0xffff0000, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Y10
+	MOVBLZX narrow+72(FP), R15
+
+row:
+	MOVQ DI, BX
+	MOVQ SI, DX
+	MOVQ R10, AX
+	MOVQ cols+64(FP), CX
+
+block:
+	VBROADCASTSS (AX), Y9
+	ADDQ R11, AX
+	MOVQ R12, R13
+
+cols:
+	PREFETCHT0 (DX)(R9*8)
+	VPMOVZXBQ 0(DX), Y0
+	VPSLLQ $28, Y0, Y1
+	VPOR Y1, Y0, Y0
+	VPERMPS Y15, Y0, Y1
+	VPERMPS Y14, Y0, Y2
+	VPSLLD $28, Y0, Y0
+	VBLENDVPS Y0, Y2, Y1, Y0
+	VMULPS Y9, Y0, Y0
+	TESTL R15, R15
+	JEQ  rounded1
+	VPSRLD $16, Y0, Y1
+	VPAND Y13, Y1, Y1
+	VPADDD Y0, Y1, Y1
+	VPADDD Y12, Y1, Y1
+	VCMPPS $3, Y0, Y0, Y2
+	VPOR Y11, Y0, Y3
+	VBLENDVPS Y2, Y3, Y1, Y1
+	VPAND Y10, Y1, Y0
+
+rounded1:
+	VMOVUPS Y0, 0(BX)
+	VPMOVZXBQ 4(DX), Y0
+	VPSLLQ $28, Y0, Y1
+	VPOR Y1, Y0, Y0
+	VPERMPS Y15, Y0, Y1
+	VPERMPS Y14, Y0, Y2
+	VPSLLD $28, Y0, Y0
+	VBLENDVPS Y0, Y2, Y1, Y0
+	VMULPS Y9, Y0, Y0
+	TESTL R15, R15
+	JEQ  rounded2
+	VPSRLD $16, Y0, Y1
+	VPAND Y13, Y1, Y1
+	VPADDD Y0, Y1, Y1
+	VPADDD Y12, Y1, Y1
+	VCMPPS $3, Y0, Y0, Y2
+	VPOR Y11, Y0, Y3
+	VBLENDVPS Y2, Y3, Y1, Y1
+	VPAND Y10, Y1, Y0
+
+rounded2:
+	VMOVUPS Y0, 32(BX)
+	VPMOVZXBQ 8(DX), Y0
+	VPSLLQ $28, Y0, Y1
+	VPOR Y1, Y0, Y0
+	VPERMPS Y15, Y0, Y1
+	VPERMPS Y14, Y0, Y2
+	VPSLLD $28, Y0, Y0
+	VBLENDVPS Y0, Y2, Y1, Y0
+	VMULPS Y9, Y0, Y0
+	TESTL R15, R15
+	JEQ  rounded3
+	VPSRLD $16, Y0, Y1
+	VPAND Y13, Y1, Y1
+	VPADDD Y0, Y1, Y1
+	VPADDD Y12, Y1, Y1
+	VCMPPS $3, Y0, Y0, Y2
+	VPOR Y11, Y0, Y3
+	VBLENDVPS Y2, Y3, Y1, Y1
+	VPAND Y10, Y1, Y0
+
+rounded3:
+	VMOVUPS Y0, 64(BX)
+	VPMOVZXBQ 12(DX), Y0
+	VPSLLQ $28, Y0, Y1
+	VPOR Y1, Y0, Y0
+	VPERMPS Y15, Y0, Y1
+	VPERMPS Y14, Y0, Y2
+	VPSLLD $28, Y0, Y0
+	VBLENDVPS Y0, Y2, Y1, Y0
+	VMULPS Y9, Y0, Y0
+	TESTL R15, R15
+	JEQ  rounded4
+	VPSRLD $16, Y0, Y1
+	VPAND Y13, Y1, Y1
+	VPADDD Y0, Y1, Y1
+	VPADDD Y12, Y1, Y1
+	VCMPPS $3, Y0, Y0, Y2
+	VPOR Y11, Y0, Y3
+	VBLENDVPS Y2, Y3, Y1, Y1
+	VPAND Y10, Y1, Y0
+
+rounded4:
+	VMOVUPS Y0, 96(BX)
+	ADDQ $128, BX
+	ADDQ $16, DX
+	SUBQ $32, CX
+	JEQ  next
+	SUBQ $32, R13
+	JNE  cols
+	JMP  block
+
+next:
+	ADDQ R8, DI
+	ADDQ R9, SI
+	ADDQ $4, R10
+	DECQ rows+56(FP)
+	JNE  row
+	VZEROUPPER
+	RET
+

@@ -331,3 +331,100 @@ next:
 	VZEROUPPER
 	RET
 
+DATA dequantizeNF4Values<>+0(SB)/4, $0xbf800000
+DATA dequantizeNF4Values<>+4(SB)/4, $0xbf3239b1
+DATA dequantizeNF4Values<>+8(SB)/4, $0xbf066b30
+DATA dequantizeNF4Values<>+12(SB)/4, $0xbeca32a0
+DATA dequantizeNF4Values<>+16(SB)/4, $0xbe91a24d
+DATA dequantizeNF4Values<>+20(SB)/4, $0xbe3d353f
+DATA dequantizeNF4Values<>+24(SB)/4, $0xbdba7871
+DATA dequantizeNF4Values<>+28(SB)/4, $0x0
+DATA dequantizeNF4Values<>+32(SB)/4, $0x3da2faff
+DATA dequantizeNF4Values<>+36(SB)/4, $0x3e24cae3
+DATA dequantizeNF4Values<>+40(SB)/4, $0x3e7c04dd
+DATA dequantizeNF4Values<>+44(SB)/4, $0x3ead033a
+DATA dequantizeNF4Values<>+48(SB)/4, $0x3ee1a4b8
+DATA dequantizeNF4Values<>+52(SB)/4, $0x3f1007ab
+DATA dequantizeNF4Values<>+56(SB)/4, $0x3f3913b3
+DATA dequantizeNF4Values<>+60(SB)/4, $0x3f800000
+GLOBL dequantizeNF4Values<>(SB), RODATA|NOPTR, $64
+
+// func dequantizeNF4AVX512(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
+TEXT ·dequantizeNF4AVX512(SB), NOSPLIT, $0-73
+	MOVQ dst+0(FP), DI
+	MOVQ codes+8(FP), SI
+	MOVQ scales+16(FP), R10
+	MOVQ ds+24(FP), R8
+	MOVQ cs+32(FP), R9
+	MOVQ ss+40(FP), R11
+	MOVQ wide+48(FP), R12
+	SHLQ $2, R8
+	SHLQ $2, R11
+	VMOVUPS dequantizeNF4Values<>(SB), Z31
+	MOVL $0x1, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Z30
+	MOVL $0x7fff, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Z29
+	MOVL $0x400000, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Z28
+	MOVL $0xffff0000, AX
+	VMOVD AX, X0
+	VPBROADCASTD X0, Z27
+	MOVBLZX narrow+72(FP), R15
+
+row:
+	MOVQ DI, BX
+	MOVQ SI, DX
+	MOVQ R10, AX
+	MOVQ cols+64(FP), CX
+
+block:
+	VBROADCASTSS (AX), Z26
+	ADDQ R11, AX
+	MOVQ R12, R13
+	VMULPS Z26, Z31, Z0
+	TESTL R15, R15
+	JEQ  rounded1
+	VPSRLD $16, Z0, Z1
+	VPANDD Z30, Z1, Z1
+	VPADDD Z0, Z1, Z1
+	VPADDD Z29, Z1, Z1
+	VCMPPS $3, Z0, Z0, K3
+	VPORD Z28, Z0, K3, Z1
+	VPANDD Z27, Z1, Z0
+
+rounded1:
+	VMOVAPS Z0, Z25
+
+cols:
+	PREFETCHT0 (DX)(R9*8)
+	VPMOVZXBQ 0(DX), Z0
+	VPSLLQ $28, Z0, Z1
+	VPORQ Z1, Z0, Z0
+	VPERMPS Z25, Z0, Z0
+	VMOVUPS Z0, 0(BX)
+	VPMOVZXBQ 8(DX), Z0
+	VPSLLQ $28, Z0, Z1
+	VPORQ Z1, Z0, Z0
+	VPERMPS Z25, Z0, Z0
+	VMOVUPS Z0, 64(BX)
+	ADDQ $128, BX
+	ADDQ $16, DX
+	SUBQ $32, CX
+	JEQ  next
+	SUBQ $32, R13
+	JNE  cols
+	JMP  block
+
+next:
+	ADDQ R8, DI
+	ADDQ R9, SI
+	ADDQ $4, R10
+	DECQ rows+56(FP)
+	JNE  row
+	VZEROUPPER
+	RET
+

@@ -89,7 +89,7 @@ func TestDequantizeCodes(t *testing.T) {
 		every[i] = byte(i)
 	}
 	rng := rand.New(rand.NewPCG(3, 9))
-	for _, code := range []quant.Code{quant.CodeINT4, quant.CodeE2M1, quant.CodeE4M3} {
+	for _, code := range []quant.Code{quant.CodeINT4, quant.CodeE2M1, quant.CodeE4M3, quant.CodeNF4} {
 		for _, scale := range []quant.Scale{quant.ScaleE8M0, quant.ScaleBF16, quant.ScaleF32} {
 			scales, rows := someScales(rng, scale)
 			var codes []byte
@@ -111,7 +111,7 @@ func TestDequantizeCodes(t *testing.T) {
 func TestDequantizeParts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 10))
 	for range 300 {
-		f := quant.Format{Code: quant.Code(rng.IntN(3)), Scale: quant.Scale(rng.IntN(3)),
+		f := quant.Format{Code: quant.Code(rng.IntN(4)), Scale: quant.Scale(rng.IntN(3)),
 			Wide: []int{1, 5, 8, 16, 24, 32, 40, 64, 128, 1 << 20}[rng.IntN(10)]}
 		rows, cols := 1+rng.IntN(40), 1+rng.IntN(400)
 		codes := make([]byte, rows*f.RowBytes(cols))

@@ -59,7 +59,7 @@ func TestNothingBeyondCodes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 7))
 	for range 40 {
 		n, k := 1+rng.IntN(70), 2+rng.IntN(300)
-		f := quant.Format{Code: quant.Code(rng.IntN(3)), Scale: quant.Scale(rng.IntN(3)), Wide: 32}
+		f := quant.Format{Code: quant.Code(rng.IntN(4)), Scale: quant.Scale(rng.IntN(3)), Wide: 32}
 		w := codesOf(f, kernels.F32, n, k, guarded[byte](t, n*f.RowBytes(k)),
 			guarded[byte](t, n*f.Blocks(k)*f.Scale.Bits()/8))
 		for _, e := range engines(t, kernels.DotFMA) {

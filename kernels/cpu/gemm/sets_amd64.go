@@ -14,7 +14,7 @@ var avx512 = set{
 	transposeBF16: transposeBF16AVX512,
 	copyRowsF32:   copyRowsF32AVX512,
 	copyRowsBF16:  copyRowsBF16AVX512,
-	dequantize:    []dequantizeLoop{dequantizeINT4AVX512, dequantizeE2M1AVX512, dequantizeE4M3AVX512},
+	dequantize:    []dequantizeLoop{dequantizeINT4AVX512, dequantizeE2M1AVX512, dequantizeE4M3AVX512, dequantizeNF4AVX512},
 	split16:       split16AVX512,
 	steps16:       []stepKernel{steps1AVX512, steps2AVX512, steps3AVX512, steps4AVX512},
 	steps32:       []stepKernel{steps32x1AVX512, steps32x2AVX512, steps32x3AVX512, steps32x4AVX512},
@@ -34,7 +34,7 @@ var avx2 = set{
 	transposeBF16: transposeBF16AVX2,
 	copyRowsF32:   copyRowsF32AVX2,
 	copyRowsBF16:  copyRowsBF16AVX2,
-	dequantize:    []dequantizeLoop{dequantizeINT4AVX2, dequantizeE2M1AVX2, dequantizeE4M3AVX2},
+	dequantize:    []dequantizeLoop{dequantizeINT4AVX2, dequantizeE2M1AVX2, dequantizeE4M3AVX2, dequantizeNF4AVX2},
 	split16:       split16Go,
 	steps16:       steps16Go,
 	steps32:       steps32Go,
@@ -168,6 +168,9 @@ func dequantizeE2M1AVX512(dst *float32, codes *byte, scales *float32, ds, cs, ss
 func dequantizeE4M3AVX512(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
+func dequantizeNF4AVX512(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
+
+//go:noescape
 func fma1x1AVX2(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
 //go:noescape
@@ -231,6 +234,9 @@ func dequantizeE2M1AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, 
 
 //go:noescape
 func dequantizeE4M3AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
+
+//go:noescape
+func dequantizeNF4AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
 func split16AVX512(significand, exponent *uint32, x *float32, n int) bool

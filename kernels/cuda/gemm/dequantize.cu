@@ -23,15 +23,23 @@ struct Eight {
     for (int i = 0; i < kBytes; i++)
       if (i < bytes) w[i / 4] |= (u32)p[i] << i % 4 * 8;
   }
-  __device__ float value(int i) const {
+  // value is the number of code i. table is that of NF4: a lane's code is a bank of shared memory.
+  __device__ float value(int i, const float* table) const {
     constexpr int kBits = bits_of(CODE), kEach = 32 / kBits;
-    return code_value<CODE>(w[i / kEach] >> i % kEach * kBits);
+    u32 code = w[i / kEach] >> i % kEach * kBits;
+    if constexpr (CODE == kNF4) return table[code & 15];
+    else return code_value<CODE>(code);
   }
 };
 
 template <int CODE, class S, class T>
 __device__ inline void dequantize(T* out, const u8* codes, const S* scales, int rows, int cols, int row_bytes,
                                   int wide) {
+  __shared__ float table[16];
+  if (CODE == kNF4) {
+    if (threadIdx.x < 16) table[threadIdx.x] = nf4_values[threadIdx.x];
+    __syncthreads();
+  }
   int col = blockIdx.x * kLanes + threadIdx.x % kWarp * kEight, left = cols - col,
       first = (blockIdx.y * kWarps + threadIdx.x / kWarp) * kRows, byte = col * bits_of(CODE) / 8;
   if (left <= 0) return;
@@ -49,11 +57,11 @@ __device__ inline void dequantize(T* out, const u8* codes, const S* scales, int 
     if (wide % kEight == 0) {
       float s = scale_value(scales[(size_t)(col / wide) * rows + row]);
 #pragma unroll
-      for (int j = 0; j < kEight; j++) v[j] = w[i].value(j) * s;
+      for (int j = 0; j < kEight; j++) v[j] = w[i].value(j, table) * s;
     } else {
 #pragma unroll
       for (int j = 0; j < kEight; j++)
-        if (j < left) v[j] = w[i].value(j) * scale_value(scales[(size_t)((col + j) / wide) * rows + row]);
+        if (j < left) v[j] = w[i].value(j, table) * scale_value(scales[(size_t)((col + j) / wide) * rows + row]);
         else v[j] = 0.f;
     }
     store8(out + (matrix + row) * cols + col, left, v);
@@ -75,3 +83,5 @@ __device__ inline void dequantize(T* out, const u8* codes, const S* scales, int 
 CODES(int4, kINT4)
 CODES(e2m1, kE2M1)
 CODES(e4m3, kE4M3)
+DEQUANTIZE(nf4_fp32_bf16, kNF4, float, u16)
+DEQUANTIZE(nf4_fp32_f32, kNF4, float, float)

@@ -77,6 +77,9 @@ func formats(wide ...int) (all []quant.Format) {
 			}
 		}
 	}
+	for _, w := range wide {
+		all = append(all, quant.FormatNF4(w))
+	}
 	return all
 }
 

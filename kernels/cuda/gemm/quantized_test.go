@@ -70,9 +70,9 @@ func (c quantizedCase) products(t *testing.T, segments int) {
 	})
 }
 
-// quantizedFormats are those of releases, one of whose rows share a scale, and one that only Dequantize knows.
+// quantizedFormats are those of releases, one of whose rows share a scale, and NF4, which only Dequantize knows.
 var quantizedFormats = []quant.Format{
-	{Code: quant.CodeINT4, Scale: quant.ScaleBF16, Wide: 32}, {Code: quant.CodeINT4, Scale: quant.ScaleF32, Wide: 5},
+	{Code: quant.CodeINT4, Scale: quant.ScaleBF16, Wide: 32}, quant.FormatNF4(64),
 	{Code: quant.CodeE2M1, Scale: quant.ScaleE8M0, Wide: 32}, {Code: quant.CodeE4M3, Scale: quant.ScaleE8M0, Wide: 32},
 	{Code: quant.CodeE4M3, Scale: quant.ScaleE8M0, Wide: 128},
 	{Code: quant.CodeE4M3, Scale: quant.ScaleF32, Wide: 128},
@@ -139,7 +139,7 @@ func finite(f quant.Format, raw []byte) bool {
 func TestQuantizedEveryCode(t *testing.T) {
 	defer func() { cudatest.GPU.Path = "" }()
 	for _, f := range quantizedFormats {
-		if f.Code == quant.CodeINT4 && f.Scale == quant.ScaleF32 {
+		if f.Code == quant.CodeNF4 {
 			continue // has no kernel of its own
 		}
 		size, all := kernels.ScaleType(f.Scale).Size(), [][]byte(nil)

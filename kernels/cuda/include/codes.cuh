@@ -6,12 +6,18 @@
 typedef unsigned char u8;
 
 // The codes of quant.Code.
-constexpr int kINT4 = 0, kE2M1 = 1, kE4M3 = 2;
+constexpr int kINT4 = 0, kE2M1 = 1, kE4M3 = 2, kNF4 = 3;
 
 constexpr int bits_of(int code) { return code == kE4M3 ? 8 : 4; }
 
-// code_value is the number of a code in the low bits of x. The bits of E2M1 and E4M3 are those of an fp32 of a smaller
-// exponent: subnormals too.
+// nf4_values are the numbers of the codes of NF4.
+__device__ const float nf4_values[16] = {
+    -1.f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,
+    -0.18477343022823334f, -0.09105003625154495f, 0.f, 0.07958029955625534f, 0.16093020141124725f,
+    0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.f};
+
+// code_value is the number of a code in the low bits of x, of other formats than NF4. The bits of E2M1 and E4M3 are
+// those of an fp32 of a smaller exponent: subnormals too.
 template <int CODE>
 __device__ inline float code_value(u32 x) {
   if (CODE == kINT4) return (float)((int)(x & 15) - 8);

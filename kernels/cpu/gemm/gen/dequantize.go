@@ -31,6 +31,7 @@ var codes = []code{
 	{"INT4", 4, nibbles(quant.CodeINT4), (*writer).startINT4, (*writer).scaleNibbles, (*writer).int4},
 	{"E2M1", 4, nibbles(quant.CodeE2M1), (*writer).startE2M1, (*writer).scaleNibbles, (*writer).e2m1},
 	{"E4M3", 8, subnormalE4M3(), (*writer).startE4M3, func(*writer) {}, (*writer).e4m3},
+	{"NF4", 4, nibbles(quant.CodeNF4), (*writer).startNF4, (*writer).scaleNibbles, (*writer).nf4},
 }
 
 // nibbles is the numbers of the 16 codes of 4 bits.
@@ -190,6 +191,27 @@ func (w *writer) e2m1(at string) {
 	w.code("VPSLLD $28, %s, %s", w.reg(0), w.reg(0))
 	w.code("VPAND %s, %s, %s", w.held("sign"), w.reg(0), w.reg(0))
 	w.code("VPOR %s, %s, %s", w.reg(1), w.reg(0), w.reg(0))
+	w.scaled()
+}
+
+func (w *writer) startNF4(values string) {
+	w.code("VMOVUPS %s(SB), %s", values, w.held("values"))
+	if !w.masks {
+		w.code("VMOVUPS %s+32(SB), %s", values, w.held("upper"))
+	}
+}
+
+// nf4 without registers of 16 numbers looks up both halves of the table; the highest bit of a code chooses.
+func (w *writer) nf4(at string) {
+	w.nibbles(at)
+	if w.masks {
+		w.lookup()
+		return
+	}
+	w.code("VPERMPS %s, %s, %s", w.held("values"), w.reg(0), w.reg(1))
+	w.code("VPERMPS %s, %s, %s", w.held("upper"), w.reg(0), w.reg(2))
+	w.code("VPSLLD $28, %s, %s", w.reg(0), w.reg(0))
+	w.code("VBLENDVPS %s, %s, %s, %s", w.reg(0), w.reg(2), w.reg(1), w.reg(0))
 	w.scaled()
 }
 
