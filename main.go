@@ -1292,7 +1292,8 @@ func benchCUDACommand() *cobra.Command {
 		Short: "Kernels of a GPU, or training, forward and decoding of a shape's model on it",
 		Long: "Without a shape: matrix products, attention and memory-bound operations, relative to a copy in\n" +
 			"GPU memory and to torch. With a shape: tokens/s of training steps, of the forward alone and of\n" +
-			"decoding, the time of each kernel, and the same for transformers.",
+			"decoding, the time of each kernel, and the same for transformers, by QLoRA next to adapters on 4 bits\n" +
+			"(bitsandbytes, which PYTHONPATH may have).",
 		Example: "  lockstep bench cuda --peer python3\n  lockstep bench cuda configs/moe-1b.toml --peer python3",
 		Args:    atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -143,8 +143,7 @@ type QuantizedProducts interface {
 	// The weight may be memory of [HostMemory], as in Draw.
 	DrawCodes(w QuantizedWeight, key uint64, first int, scale float32)
 	// FakeQuantize: out = round(y), where y is [quant.Encoding.Round] of x in fp32, for each of the Groups matrices:
-	// what codes leave of numbers. Each of out and x is F32 or BF16, and out may be x. Of the encodings it has INT4,
-	// MXFP8 and FP8.
+	// what codes leave of numbers. Each of out and x is F32 or BF16, and out may be x.
 	FakeQuantize(out, x Tensor, e quant.Encoding)
 	// FakeQuantizeRows is FakeQuantize by MXFP8 whose blocks are 32 rows of a column, from the first row of each
 	// segment of each group on: none crosses a segment. out and x are [R, n] of one type, and out may be x; groups are

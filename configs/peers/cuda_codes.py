@@ -1,13 +1,14 @@
-"""Times products of FP8 codes with PyTorch, the cases of kernels/cuda/bench/codes.go: torch._scaled_mm with scales of 1 x 128 and 128 x 128, which is cuBLAS's, and for groups torch._scaled_grouped_mm, which has one scale for each row alone.
+"""Times products of codes with PyTorch and bitsandbytes.
+
+The cases of kernels/cuda/bench/codes.go: torch._scaled_mm with scales of 1 x 128 and 128 x 128, which is cuBLAS's, and for groups torch._scaled_grouped_mm, which has one scale for each row alone. Dense ones also with one scale for each tensor and with one for each row, which are other products. Those of kernels/cuda/bench/quantized.go: NF4 of bitsandbytes, dequantised, then torch._grouped_mm.
 
 Before that it prints SHA-256 of the fp32 outputs of one product, 64 rows each, on the operands that codes.go draws.
 
-usage: cuda_codes.py        prints a JSON object for the digests, and one for each case: name, seconds
+usage: cuda_codes.py        prints a JSON object for the digests, and one for each case: name, and seconds or the problem
 """
 import hashlib
 import json
 import statistics
-import sys
 
 import torch
 
@@ -22,6 +23,21 @@ CASES = [
     (128, 33216, 1536, 2048),
     (128, 1024, 1536, 2048),
 ]
+QUANTIZED = [
+    # op, groups, rows, cols, depth
+    ("MatMul", 32, 32864, 7168, 4096),
+    ("MatMul", 32, 32864, 2048, 7168),
+    ("MatMulT", 32, 32864, 4096, 7168),
+    ("MatMulT", 32, 32864, 7168, 2048),
+    ("MatMul", 128, 33216, 1536, 2048),
+    ("MatMul", 128, 33216, 2048, 768),
+    ("MatMulT", 128, 33216, 2048, 1536),
+    ("MatMulT", 128, 33216, 768, 2048),
+    ("MatMul", 128, 1024, 1536, 2048),
+    ("MatMul", 128, 2048, 1536, 2048),
+    ("MatMul", 128, 8192, 1536, 2048),
+]
+DEQUANTIZED = (32, 4096, 2048)
 BITS = (4096, 4096, 2048, 64)  # rows, cols, depth, rows of a digest: 16,777,216 outputs
 CACHE = 256 << 20  # bytes of weights that no cache holds
 
@@ -74,6 +90,36 @@ def prepare(groups, rows, cols, depth):
     )
 
 
+def prepare_scaled(rows, cols, depth, each_row):
+    """A product with one scale for each tensor, or for each row of both."""
+    x, w = codes(rows, depth, 1), codes(cols, depth, 2)
+    xs, ws = (torch.ones(rows, 1), torch.ones(1, cols)) if each_row else (torch.ones(()), torch.ones(()))
+    copies = -(-CACHE // (cols * depth))
+    weights, xs, ws = [w.clone() for _ in range(copies)], xs.cuda(), ws.cuda()
+    return lambda i: product(x, weights[i % copies].t(), xs, ws, torch.bfloat16)
+
+
+def nf4(*shape):
+    """Random weights in NF4, and what dequantises them."""
+    import bitsandbytes.functional as bnb
+
+    packed, state = bnb.quantize_4bit(torch.randn(shape, device="cuda", dtype=torch.bfloat16), quant_type="nf4")
+    return lambda: bnb.dequantize_4bit(packed, state)
+
+
+def prepare_nf4(op, groups, rows, cols, depth):
+    copies = -(-CACHE // (groups * cols * depth // 2))
+    height, width = (cols, depth) if op == "MatMul" else (depth, cols)
+    weights = [nf4(groups, height, width) for _ in range(copies)]
+    x, ends = torch.randn(rows, depth, device="cuda", dtype=torch.bfloat16), offsets(groups, rows)
+
+    def run(i):
+        w = weights[i % copies]()
+        return torch._grouped_mm(x, w.transpose(1, 2) if op == "MatMul" else w, offs=ends)
+
+    return run
+
+
 def seconds(run):
     def sample(reps):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -94,15 +140,39 @@ def digests(rows, cols, depth, band):
     return [hashlib.sha256(y[i : i + band].tobytes()).hexdigest() for i in range(0, rows, band)]
 
 
+def cases():
+    """Names, and what prepares each."""
+    for case in CASES:
+        groups, rows, cols, depth = case
+        name = f"MatMul {rows} x {cols} x {depth}" + (f", {groups} groups" if groups else "")
+        yield name + ", FP8 codes", lambda: prepare(*case)
+        if not groups:
+            yield name + ", FP8 codes, one scale", lambda: prepare_scaled(rows, cols, depth, False)
+            yield name + ", FP8 codes, a scale for each row", lambda: prepare_scaled(rows, cols, depth, True)
+
+    def dequantize():
+        run = nf4(*DEQUANTIZED)
+        return lambda i: run()
+
+    yield "Dequantize, NF4 of bitsandbytes", dequantize
+    for case in QUANTIZED:
+        op, groups, rows, cols, depth = case
+        yield f"{op} {rows} x {cols} x {depth}, {groups} groups, NF4 of bitsandbytes", lambda: prepare_nf4(*case)
+
+
+def attempt(name, run):
+    """Prints what run returns, or what this machine's packages lack for it."""
+    try:
+        print(json.dumps(dict(name=name) | run()), flush=True)
+    except Exception as e:
+        print(json.dumps(dict(name=name, problem=f"{type(e).__name__}: {e}".splitlines()[0][:160])), flush=True)
+    torch.cuda.empty_cache()
+
+
 def main():
-    print(json.dumps(dict(name="bits", seconds=0, digests=digests(*BITS))), flush=True)
-    for groups, rows, cols, depth in CASES:
-        case = f"MatMul {rows} x {cols} x {depth}" + (f", {groups} groups" if groups else "") + ", FP8 codes"
-        try:
-            print(json.dumps(dict(name=case, seconds=seconds(prepare(groups, rows, cols, depth)))), flush=True)
-        except RuntimeError as e:
-            print(f"{case}: {str(e).splitlines()[0]}", file=sys.stderr)
-        torch.cuda.empty_cache()
+    attempt("bits", lambda: dict(digests=digests(*BITS)))
+    for name, prepare_case in cases():
+        attempt(name, lambda: dict(seconds=seconds(prepare_case())))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The workloads of `lockstep bench cuda` with transformers on a GPU: fine-tuning in bf16 with fused AdamW, full or with PEFT's LoRA, forward only, greedy generation.
 
-usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS RANK TARGETS RECOMPUTE     FOLDER holds config.json; weights are random; rank 0: full;
-TARGETS are modules with commas between; RECOMPUTE is "full", "none", or "auto": activations are checkpointed where a step fails without. Names that transformers has not for a network that it has: see CLASSES.
+usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS RANK TARGETS RECOMPUTE WEIGHTS     FOLDER holds config.json; weights are random; rank 0: full;
+TARGETS are modules with commas between; RECOMPUTE is "full", "none", or "auto": activations are checkpointed where a step fails without; WEIGHTS are "bf16", or "nf4" for QLoRA: projections by Linear4bit of bitsandbytes, experts by its parametrization. What cannot run is a line with the problem. Names that transformers has not for a network that it has: see CLASSES.
 """
 import json
 import sys
@@ -32,8 +32,33 @@ def rate(turns, turn):
     return tokens / (time.perf_counter() - start)
 
 
-def report(name, tokens):
-    print(json.dumps(dict(name=name, tokens_per_second=tokens)), flush=True)
+def report(name, workload):
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        said = dict(tokens_per_second=workload())
+    except (RuntimeError, ImportError, NotImplementedError) as e:
+        said = dict(problem=f"{type(e).__name__}: {e}".splitlines()[0][:160])
+    print(json.dumps(dict(name=name, memory=torch.cuda.max_memory_allocated()) | said), flush=True)
+
+
+def quantize(model):
+    """Puts projections and experts into NF4, one after the other; the head, routers and norms stay."""
+    import bitsandbytes
+    from bitsandbytes.nn.parametrize import replace_parameter_4bit
+
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, torch.nn.Linear) and name != "lm_head":
+                with torch.device("meta"):
+                    linear = bitsandbytes.nn.Linear4bit(child.in_features, child.out_features, bias=child.bias is not None, compute_dtype=torch.bfloat16, compress_statistics=False, quant_type="nf4")
+                linear.weight = bitsandbytes.nn.Params4bit(child.weight.data, requires_grad=False, compress_statistics=False, quant_type="nf4", module=linear).to(child.weight.device)
+                linear.bias = child.bias
+                setattr(module, name, linear)
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.ndim == 3:
+                replace_parameter_4bit(module, name, quant_type="nf4")
+    model.is_loaded_in_4bit = True  # what PEFT asks for
+    torch.cuda.empty_cache()
 
 
 def main():
@@ -43,6 +68,8 @@ def main():
     config = read_config(folder)
     with torch.device("cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation="grouped_mm")
+    if sys.argv[11] == "nf4":
+        quantize(model)
     if rank:
         config_of_adapter = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=sys.argv[9].split(","), task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, config_of_adapter)
@@ -87,10 +114,10 @@ def main():
     if sys.argv[10] == "auto" and not fits():
         torch.cuda.empty_cache()
         recompute()
-    report("train", rate(steps, train))
+    report("train", lambda: rate(steps, train))
     model.eval()
-    report("forward", rate(steps, forward))
-    report("decode", rate(1, generate))
+    report("forward", lambda: rate(steps, forward))
+    report("decode", lambda: rate(1, generate))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import (
 	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/quant"
 	"lockstep/serve"
 	"lockstep/train/plan"
 	"lockstep/train/runlog"
@@ -31,6 +32,9 @@ import (
 type workload struct {
 	Name   string  `json:"name"`
 	Tokens float64 `json:"tokens_per_second"`
+	// of the peer's: the most memory that it took, and why it could not run
+	Memory  int    `json:"memory"`
+	Problem string `json:"problem"`
 }
 
 // CUDA prints the speed of a shape's model on the GPU with sequences of pack_rows random tokens: training steps,
@@ -66,7 +70,7 @@ func benchOurs(ctx context.Context, s *configs.Shape, o Options, dir string) (ro
 	profiler, _ := dev.(kernels.Profiler)
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		return benchWorkloads(ctx, r, profiler, s, o, dir, func(name string, speed float64) {
-			rows = append(rows, workload{name, speed})
+			rows = append(rows, workload{Name: name, Tokens: speed})
 		})
 	})
 	fmt.Fprintf(o.Out, "\n%s on %s, %s, %d sequences of %d tokens a step, LoRA rank %d\n", s.Run.Name, dev.Name(),
@@ -257,24 +261,35 @@ func decodeRequests(s *configs.Shape, m *model.Model) (reqs []serve.Request) {
 	return reqs
 }
 
-// cudaPeer runs the peer's workloads.
+// cudaPeer runs the peer's workloads. Next to frozen weights in 4 bits it has QLoRA.
 func cudaPeer(ctx context.Context, s *configs.Shape, o Options, dir string) ([]workload, error) {
+	weights := "bf16"
+	if s.LoRA.On() && (s.Model.Weights == string(quant.INT4) || s.Model.Weights == string(quant.MXFP4)) {
+		weights = "nf4"
+	}
 	return peer[workload](ctx, o.Peer, configs.TransformersCUDA, dir, s.Run.Packs, s.Data.PackRows, o.Steps, decodeRows,
 		decodePrompt, decodeTokens, s.LoRA.Rank,
-		strings.Join(s.LoRA.Targets, ","), s.Run.Recompute)
+		strings.Join(s.LoRA.Targets, ","), s.Run.Recompute, weights)
 }
 
 func printWorkloads(w io.Writer, ours, peers []workload) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "tokens/s\tpeer\tratio\t  workload")
 	for _, r := range ours {
-		peer, ratio := "-", "-"
+		peer, ratio, note := "-", "-", ""
 		for _, p := range peers {
-			if p.Name == r.Name {
+			switch {
+			case p.Name != r.Name:
+			case p.Problem != "":
+				note += ": not run by the peer: " + p.Problem
+			default:
 				peer, ratio = fmt.Sprintf("%.0f", p.Tokens), fmt.Sprintf("%.2f", r.Tokens/p.Tokens)
+				if p.Memory > 0 {
+					note += ", the peer's memory " + plan.Size(p.Memory)
+				}
 			}
 		}
-		fmt.Fprintf(tab, "%.0f\t%s\t%s\t  %s\n", r.Tokens, peer, ratio, r.Name)
+		fmt.Fprintf(tab, "%.0f\t%s\t%s\t  %s%s\n", r.Tokens, peer, ratio, r.Name, note)
 	}
 	return tab.Flush()
 }

@@ -13,15 +13,20 @@ import (
 	"lockstep/train/testshape"
 )
 
-// A peer that fails hides neither what was measured before nor what it said.
+// A peer that fails hides neither what was measured before nor what it said. Next to adapters on 4 bits it has NF4.
 func TestBenchPeerFails(t *testing.T) {
-	s, err := testshape.Parse(nil)
+	s, err := testshape.Parse([]string{"lora.rank=4", "model.weights=int4"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := filepath.Join(t.TempDir(), "python")
-	if err := os.WriteFile(peer, []byte("#!/bin/sh\ncat > /dev/null\necho '{\"name\": \"train\", "+
-		"\"tokens_per_second\": 1e-3}'\necho out of memory >&2\nexit 3\n"), 0o700); err != nil {
+	dir := t.TempDir()
+	peer, args := filepath.Join(dir, "python"), filepath.Join(dir, "args")
+	script := "#!/bin/sh\ncat > /dev/null\necho \"$@\" > " + args + `
+echo '{"name": "train", "tokens_per_second": 1e-3}{"name": "forward", "problem": "no kernels"}'
+echo out of memory >&2
+exit 3
+`
+	if err := os.WriteFile(peer, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
@@ -29,11 +34,14 @@ func TestBenchPeerFails(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "out of memory") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("the peer's failure: %v", err)
 	}
+	if said, err := os.ReadFile(args); err != nil || !strings.HasSuffix(string(said), " nf4\n") {
+		t.Errorf("arguments %q, %v", said, err)
+	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) < 4 {
 		t.Fatalf("output %q", &out)
 	}
-	for i, want := range []string{"  train", "  forward", "  decode"} {
+	for i, want := range []string{"  train", "  forward: not run by the peer: no kernels", "  decode"} {
 		line := lines[len(lines)-3+i]
 		if !strings.HasSuffix(line, want) || strings.Contains(line, " - ") == (i == 0) {
 			t.Errorf("line %q, want one of%s", line, want)

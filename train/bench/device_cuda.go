@@ -23,7 +23,7 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 		bench.Codes(d, each, bench.CodesCases), bench.Attention(d, each, bench.AttentionCases),
 		bench.Sparse(d, each, bench.SparseCases)) {
 		lines = append(lines, kernelTime{Name: r.Case, Seconds: r.Seconds, flops: r.Flops, bytes: r.Bytes,
-			note: r.Note})
+			note: r.Note, peer: r.Peer})
 	}
 	return lines, nil
 }

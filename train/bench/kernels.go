@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"lockstep/configs"
@@ -19,6 +20,9 @@ type kernelTime struct {
 	flops   float64 // of the tensor cores
 	bytes   float64 // that have to be read and written
 	note    string  // behind the name
+	peer    string  // the peer's name of it; "": the same
+	// of a peer's line: why it has no time
+	Problem string `json:"problem"`
 	// of a peer's line about bits: SHA-256 of rows of a product of codes
 	Digests []string `json:"digests"`
 }
@@ -46,7 +50,7 @@ func Kernels(ctx context.Context, o Options) error {
 	if err := dev.Close(); err != nil {
 		return err
 	}
-	times := map[string]float64{}
+	var peers []kernelTime
 	if o.Peer != "" {
 		for _, script := range []string{configs.CUDAMatMul, configs.CUDAAttention, configs.CUDACodes} {
 			lines, failed := peer[kernelTime](ctx, o.Peer, script)
@@ -55,12 +59,12 @@ func Kernels(ctx context.Context, o Options) error {
 				if l.Digests != nil {
 					theirs = l.Digests
 				} else {
-					times[l.Name] = l.Seconds
+					peers = append(peers, l)
 				}
 			}
 		}
 	}
-	err = errors.Join(printKernelTimes(o.Out, ours, times), err)
+	err = errors.Join(printKernelTimes(o.Out, ours, peers), err)
 	if theirs != nil {
 		err = errors.Join(err, compareCodes(o.Out, digests, theirs))
 	}
@@ -82,25 +86,38 @@ func compareCodes(w io.Writer, ours, theirs []string) error {
 	return nil
 }
 
-// printKernelTimes prints lines, the first of which is the copy.
-func printKernelTimes(w io.Writer, lines []kernelTime, peers map[string]float64) error {
+// printKernelTimes prints lines, the first of which is the copy, next to the peer's, and those that the peer alone has
+// or cannot run.
+func printKernelTimes(w io.Writer, lines, peers []kernelTime) error {
 	copied := lines[0].bytes / lines[0].Seconds
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "us\tTFLOP/s\tGB/s\tof a copy\ttorch, us\tspeed to torch\t  kernel")
+	used := map[string]bool{}
 	for _, l := range lines {
 		flops, rate, share, other, ratio := "-", "-", "-", "-", "-"
 		if l.flops > 0 {
 			flops = fmt.Sprintf("%.0f", l.flops/l.Seconds/1e12)
 		}
-		if t, ok := peers[l.Name]; ok {
-			other, ratio = fmt.Sprintf("%.1f", 1e6*t), fmt.Sprintf("%.2f", t/l.Seconds)
+		name := cmp.Or(l.peer, l.Name)
+		at := slices.IndexFunc(peers, func(p kernelTime) bool { return p.Name == name && p.Problem == "" })
+		if at >= 0 {
+			t := peers[at].Seconds
+			other, ratio, used[name] = fmt.Sprintf("%.1f", 1e6*t), fmt.Sprintf("%.2f", t/l.Seconds), true
 		}
 		if l.bytes > 0 {
 			rate, share = fmt.Sprintf("%.0f", l.bytes/l.Seconds/1e9),
 				fmt.Sprintf("%.0f%%", 100*l.bytes/l.Seconds/copied)
 		}
-		fmt.Fprintf(tab, "%.1f\t%s\t%s\t%s\t%s\t%s\t  %s%s\n", 1e6*l.Seconds, flops, rate, share, other, ratio, l.Name,
-			l.note)
+		fmt.Fprintf(tab, "%.1f\t%s\t%s\t%s\t%s\t%s\t  %s%s\n", 1e6*l.Seconds, flops, rate, share, other, ratio,
+			l.Name, l.note)
+	}
+	for _, p := range peers {
+		switch {
+		case p.Problem != "":
+			fmt.Fprintf(tab, "-\t-\t-\t-\t-\t-\t  %s: not run: %s\n", p.Name, p.Problem)
+		case !used[p.Name]:
+			fmt.Fprintf(tab, "-\t-\t-\t-\t%.1f\t-\t  %s\n", 1e6*p.Seconds, p.Name)
+		}
 	}
 	return tab.Flush()
 }

@@ -112,6 +112,25 @@ func about(ratio, of string, to float64) bool {
 	return err == nil && err2 == nil && math.Abs(r-n/to) <= 0.01+0.01/to+0.5/to
 }
 
+// The table of kernels has a peer's times under its own names, and at the end those that it alone has or cannot run.
+func TestPrintKernelTimes(t *testing.T) {
+	var out bytes.Buffer
+	ours := []kernelTime{{Name: "copy", Seconds: 1e-3, bytes: 1e9},
+		{Name: "mm, int4", Seconds: 2e-3, bytes: 1e9, peer: "mm, nf4", note: ": 1.10 times bf16's rate"},
+		{Name: "mm, fp8", Seconds: 2e-3}}
+	peers := []kernelTime{{Name: "mm, nf4", Seconds: 3e-3}, {Name: "mm, rows", Seconds: 4e-3},
+		{Name: "mm, fp8", Problem: "no such kernel"}}
+	if err := printKernelTimes(&out, ours, peers); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, out.String(), `(?m)^ +2000\.0 +- +500 +50% +3000\.0 +1\.50 +mm, int4: 1\.10 times bf16's rate$`,
+		`(?m)^ +2000\.0 +- +- +- +- +- +mm, fp8$`, `(?m)^ +- +- +- +- +4000\.0 +- +mm, rows$`,
+		`(?m)^ +- +- +- +- +- +- +mm, fp8: not run: no such kernel$`)
+	if strings.Count(out.String(), "mm, nf4") > 0 {
+		t.Errorf("a peer's time twice:\n%s", &out)
+	}
+}
+
 // A band of rows that differs from torch's on a bit is an error.
 func TestCompareCodes(t *testing.T) {
 	for _, c := range []struct {

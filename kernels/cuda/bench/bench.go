@@ -20,6 +20,7 @@ type Result struct {
 	Flops   float64 // floating-point operations of the tensor cores; 0: bound by memory
 	Bytes   float64 // that have to be read and written
 	Note    string  // behind the case, for people
+	Peer    string  // what the case is called by a peer; "": as here
 }
 
 const samples = 7

@@ -174,7 +174,7 @@ func BenchmarkQuantized(b *testing.B) {
 			plain.Bytes/plain.Seconds/1e9)
 		for _, f := range QuantizedFormats {
 			line := fmt.Sprintf("  %-26s", f)
-			run, w, free := prepareQuantized(d, c, f)
+			run, w, free := prepareQuantized(d, c, f, false)
 			for _, path := range append([]string{""}, gemm.QuantizedPaths...) {
 				if few := path == "codes_some" || path == "codes_few"; few && c.Rows > 10000 {
 					continue // far from its shapes

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"time"
 
 	"lockstep/kernels"
@@ -33,7 +32,7 @@ func Codes(d *cuda.Device, each time.Duration, cases []MatMulCase) []Result {
 		r := Result{Case: plain.Case + ", FP8 codes", Seconds: Time(d, each, run), Flops: plain.Flops,
 			Bytes: float64(c.Rows)*(float64(c.Depth)+2*float64(c.Cols)) + float64(weight.Bytes())}
 		free()
-		r.Note = fmt.Sprintf(", %.2f times bf16's rate", plain.Seconds/r.Seconds)
+		r.Note = ratio(plain, r)
 		results = append(results, r)
 	}
 	return results

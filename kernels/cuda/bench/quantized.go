@@ -14,10 +14,12 @@ import (
 	"lockstep/quant"
 )
 
-// QuantizedFormats are those of releases that products read in codes: W4A16, MXFP4, MXFP8 and FP8 with blocks.
+// QuantizedFormats are those of releases that products read in codes: W4A16, MXFP4, MXFP8 and FP8 with blocks. NF4 is
+// opened for a product.
 var QuantizedFormats = []quant.Format{
 	{Code: quant.CodeINT4, Scale: quant.ScaleBF16, Wide: 32}, {Code: quant.CodeE2M1, Scale: quant.ScaleE8M0, Wide: 32},
 	{Code: quant.CodeE4M3, Scale: quant.ScaleE8M0, Wide: 32}, {Code: quant.CodeE4M3, Scale: quant.ScaleF32, Wide: 128},
+	quant.FormatNF4(64),
 }
 
 // QuantizedCases are products of experts: in training with many rows a group, in training with few, in decoding.
@@ -35,7 +37,8 @@ var QuantizedCases = []MatMulCase{
 	{Op: "MatMul", Groups: 128, Rows: 8192, Cols: 1536, Depth: 2048},
 }
 
-// Quantized times products with weights in codes, each after the same one in bf16, and Dequantize.
+// Quantized times products with weights in codes, each after the same one in bf16, and Dequantize. Those in MXFP8 are
+// timed a second time with inputs that are rounded to it, as definition.acts has it, and gradients as grads has it.
 func Quantized(d *cuda.Device, each time.Duration, cases []MatMulCase) (results []Result) {
 	for _, f := range QuantizedFormats {
 		results = append(results, dequantize(d, each, f))
@@ -43,15 +46,36 @@ func Quantized(d *cuda.Device, each time.Duration, cases []MatMulCase) (results 
 	for _, c := range cases {
 		plain := MatMul(d, each, []MatMulCase{c})[0]
 		for _, f := range QuantizedFormats {
-			run, weight, free := prepareQuantized(d, c, f)
-			r := Result{Seconds: Time(d, each, run), Flops: plain.Flops,
-				Bytes: 2*float64(c.Rows)*float64(c.Depth+c.Cols) + float64(weight.Bytes())}
-			r.Case = fmt.Sprintf("%s, %s: %.2f times bf16's rate", c, f, plain.Seconds/r.Seconds)
+			run, weight, free := prepareQuantized(d, c, f, false)
+			r := Result{Case: fmt.Sprintf("%s, %s", c, f), Seconds: Time(d, each, run), Flops: plain.Flops,
+				Bytes: 2*float64(c.Rows)*float64(c.Depth+c.Cols) + float64(weight.Bytes()), Peer: peerOf(c.String(), f)}
+			r.Note = ratio(plain, r)
 			results = append(results, r)
 			free()
+			if f == quant.MXFP8.Format() {
+				run, _, free := prepareQuantized(d, c, f, true)
+				r.Case, r.Seconds, r.Bytes = r.Case+", inputs rounded to mxfp8", Time(d, each, run),
+					r.Bytes+4*float64(c.Rows)*float64(c.Depth)
+				r.Note = ratio(plain, r)
+				results = append(results, r)
+				free()
+			}
 		}
 	}
 	return results
+}
+
+// ratio compares a product of codes with the one in bf16.
+func ratio(plain, r Result) string {
+	return fmt.Sprintf(": %.2f times bf16's rate", plain.Seconds/r.Seconds)
+}
+
+// peerOf is what bitsandbytes has next to a case: NF4, for all formats of 4 bits.
+func peerOf(what string, f quant.Format) string {
+	if f.Code.Bits() == 4 {
+		return what + ", NF4 of bitsandbytes"
+	}
+	return ""
 }
 
 // dequantize times Dequantize of 256 million numbers.
@@ -61,15 +85,20 @@ func dequantize(d *cuda.Device, each time.Duration, f quant.Format) Result {
 	mem := kernels.NewArena(d)
 	out, w := mem.NewGrouped(kernels.BF16, groups, rows, cols), randomQuantized(d, mem, f, groups, rows, cols)
 	return Result{Case: fmt.Sprint("Dequantize ", f), Bytes: float64(out.Bytes() + w.Bytes()),
-		Seconds: Time(d, each, func() { d.Dequantize(out, w) })}
+		Seconds: Time(d, each, func() { d.Dequantize(out, w) }), Peer: peerOf("Dequantize", f)}
 }
 
-// prepareQuantized makes the operands of a case with weights in codes and what runs it once.
-func prepareQuantized(d *cuda.Device, c MatMulCase, f quant.Format) (run func(), w kernels.QuantizedWeight,
-	free func()) {
+// prepareQuantized makes the operands of a case with weights in codes and what runs it once, with inputs that are
+// rounded to MXFP8 first.
+func prepareQuantized(d *cuda.Device, c MatMulCase, f quant.Format, rounded bool) (run func(),
+	w kernels.QuantizedWeight, free func()) {
 	keep, mem := d.Held(), kernels.NewArena(d)
 	x, out := mem.New(kernels.BF16, c.Rows, c.Depth), mem.New(kernels.BF16, c.Rows, c.Cols)
 	FillRandom(d, x)
+	read := x
+	if rounded {
+		read = mem.New(kernels.BF16, c.Rows, c.Depth)
+	}
 	g := Groups(d, mem, c, c.Rows)
 	op, height, width := d.MatMul, c.Cols, c.Depth
 	if c.Op == "MatMulT" {
@@ -81,7 +110,10 @@ func prepareQuantized(d *cuda.Device, c MatMulCase, f quant.Format) (run func(),
 	}
 	round := 0
 	return func() {
-		op(out, g, kernels.Term{X: x, Q: &weights[round%len(weights)]})
+		if rounded {
+			d.FakeQuantize(read, x, quant.MXFP8)
+		}
+		op(out, g, kernels.Term{X: read, Q: &weights[round%len(weights)]})
 		round++
 	}, weights[0], func() { d.Release(keep) }
 }

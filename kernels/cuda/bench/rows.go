@@ -36,7 +36,7 @@ type RowsCase struct {
 // Rows times the operations that memory bounds, about `each` for every one, on bf16 rows.
 func Rows(d *cuda.Device, each time.Duration) (results []Result) {
 	for _, cases := range []func(d *cuda.Device, mem *kernels.Arena) []RowsCase{Hidden, Heads, mixture,
-		logits, optimizer, fakeQuantize, drawn} {
+		logits, optimizer, fakeQuantize, quantize, drawn} {
 		keep := d.Held()
 		for _, c := range cases(d, kernels.NewArena(d)) {
 			bytes := 0
@@ -172,12 +172,26 @@ func fakeQuantize(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 	d.Write(one.Offsets, binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(w.Rows)))
 	return []RowsCase{
 		{"fake-quantized to int4" + size, []kernels.Tensor{w, to}, func() { d.FakeQuantize(to, w, quant.INT4) }},
+		{"fake-quantized to mxfp4" + size, []kernels.Tensor{w, to}, func() { d.FakeQuantize(to, w, quant.MXFP4) }},
 		{"fake-quantized to mxfp8" + size, []kernels.Tensor{w, to}, func() { d.FakeQuantize(to, w, quant.MXFP8) }},
 		{"fake-quantized to fp8" + size, []kernels.Tensor{w, to}, func() { d.FakeQuantize(to, w, quant.FP8) }},
 		{"fake-quantized to mxfp8 in blocks of rows" + size, []kernels.Tensor{w, to}, func() {
 			d.FakeQuantizeRows(to, w, one)
 		}},
 	}
+}
+
+// quantize is what an update of weights in codes adds to AdamW's: codes of fp32 masters.
+func quantize(d *cuda.Device, mem *kernels.Arena) (cases []RowsCase) {
+	const rows = rowsWeights / rowsHidden / 2
+	x := mem.New(kernels.F32, rows, rowsHidden)
+	d.Copy(x, RandomRows(d, mem, rows, rowsHidden))
+	for _, e := range quant.Encodings {
+		w := kernels.NewQuantizedWeight(e.Format(), kernels.BF16, 1, rows, rowsHidden, mem.NewGrouped)
+		cases = append(cases, RowsCase{fmt.Sprintf("fp32 masters into codes of %s, %d x %d", e, rows, rowsHidden),
+			[]kernels.Tensor{x, w.Codes, w.Scales}, func() { d.Quantize(w, x, e, []int{0}) }})
+	}
+	return cases
 }
 
 // drawn are random weights, whose bound is not memory but their integers.
