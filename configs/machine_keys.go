@@ -69,4 +69,5 @@ type MachineHost struct {
 	ToCard   float64 `toml:"to_card"`   // alone
 	FromCard float64 `toml:"from_card"` // alone
 	Both     float64 `toml:"both"`      // each way, with both at once
+	Update   float64 `toml:"update"`    // G parameters/s of AdamW by all cores of the host, in its memory
 }

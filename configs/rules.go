@@ -258,6 +258,14 @@ var rules = []rule{
 		return when(s.Offload.Ring != Default().Offload.Ring && !s.Offload.Optimizer,
 			"nothing passes through the ring, set offload.optimizer = true or remove it")
 	}},
+	{[]string{"offload.host_update"}, func(s *Shape) string {
+		_, err := s.Offload.OnHost()
+		return when(err != nil, `want "auto", or GiB of each rank's states that the host's cores update, such as "20"`)
+	}},
+	{[]string{"offload.host_update", "offload.optimizer"}, func(s *Shape) string {
+		return when(s.Offload.HostUpdate != Default().Offload.HostUpdate && !s.Offload.Optimizer,
+			"no state is on the host, set offload.optimizer = true or remove it")
+	}},
 	{[]string{"offload.weights"}, func(s *Shape) string {
 		_, _, err := s.Offload.Stay()
 		return when(err != nil, `want "all", "auto" or GiB that stay on a card, such as "20"`)

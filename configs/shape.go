@@ -383,6 +383,10 @@ type Offload struct {
 	// GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the
 	// gradient's norm is known
 	Ring float64 `toml:"ring" default:"10.0" range:"(0,1048576]"`
+	// the host's cores update the states of the last blocks, which the next forward needs last, while others pass
+	// through the device: so many GiB of each rank's, as "20", or "auto": as many as both end with together, by
+	// measured rates
+	HostUpdate string `toml:"host_update" default:"'0'"`
 	// frozen weights: "all" stay on a card, "auto": of blocks what fits, or so many GiB of blocks, as "20"; the others
 	// are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step
 	Weights string `toml:"weights" default:"'all'"`
@@ -405,6 +409,18 @@ func (o Offload) Stay() (bytes int, leave bool, err error) {
 		err = errors.New("out of range")
 	}
 	return int(gib * (1 << 30)), true, err
+}
+
+// OnHost is how many bytes of states the host's cores update on each rank; by "auto" none, until a plan has chosen.
+func (o Offload) OnHost() (bytes int, err error) {
+	if o.HostUpdate == "auto" {
+		return 0, nil
+	}
+	gib, err := strconv.ParseFloat(o.HostUpdate, 64)
+	if err == nil && !(gib >= 0 && gib <= 1<<20) {
+		err = errors.New("out of range")
+	}
+	return int(gib * (1 << 30)), err
 }
 
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.

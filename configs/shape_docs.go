@@ -161,6 +161,7 @@ var fieldDocs = map[string]string{
 	"Parallel.Share":                 "where the machine has fewer GPUs than ranks, rank i takes GPU i modulo their number: to try a mesh out, not for speed",
 	"Offload.Optimizer":              "masters and moments of AdamW; they pass through a ring on the device, which updates them",
 	"Offload.Ring":                   "GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the gradient's norm is known",
+	"Offload.HostUpdate":             "the host's cores update the states of the last blocks, which the next forward needs last, while others pass through the device: so many GiB of each rank's, as \"20\", or \"auto\": as many as both end with together, by measured rates",
 	"Offload.Weights":                "frozen weights: \"all\" stay on a card, \"auto\": of blocks what fits, or so many GiB of blocks, as \"20\"; the others are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step",
 	"Offload.Activations":            "inputs of the blocks that the backward pass recomputes; they go out behind the forward and come back ahead of the backward",
 	"Machine.Name":                   "what --machine calls it",
@@ -203,4 +204,5 @@ var fieldDocs = map[string]string{
 	"MachineHost.ToCard":             "alone",
 	"MachineHost.FromCard":           "alone",
 	"MachineHost.Both":               "each way, with both at once",
+	"MachineHost.Update":             "G parameters/s of AdamW by all cores of the host, in its memory",
 }

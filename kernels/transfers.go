@@ -43,6 +43,9 @@ type HostMemory interface {
 	// memory of its own. Tensors there are for the host and for copies, no operation but Draw and DrawCodes takes them.
 	// It panics with a [Fault] if there are not as many bytes.
 	Pin(bytes int) []byte
+	// Host is the host's cores as a device, for memory of Pin: operations are done when they return. Other goroutines
+	// than the device's may call Copy and AdamW. It is not to be closed.
+	Host() Device
 }
 
 // PeerCopy is a copy between two tensors of one type and shape, whose rows may have strides.
@@ -58,4 +61,6 @@ func (c PeerCopy) SameShape() bool {
 type Event interface {
 	// Happened reports whether the moment has passed.
 	Happened() bool
+	// Synchronize waits on the host until the moment has passed. Any goroutine may call it. It panics with a [Fault].
+	Synchronize()
 }

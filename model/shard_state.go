@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -9,6 +11,7 @@ import (
 type Offload struct {
 	Optimizer bool // masters and moments; they pass through a ring on the device when they are updated
 	Ring      int  // bytes of the ring
+	OnHost    int  // bytes of the rank's states that the host's cores update, at most
 
 	Weights bool // of blocks, frozen, until at most Stay bytes of them are on a card
 	Stay    int
@@ -23,6 +26,7 @@ type ShardState struct {
 	Grad  kernels.Tensor           // F32
 	Moved StateTensors             // on the device, while Use has brought them there
 	kept  StateTensors             // between two updates: the same, or in the host's memory
+	Host  *HostUpdate              // the host's cores update it, so it is never Moved; nil: the device does
 
 	shard *Shard
 	at    int                // the first element
@@ -34,6 +38,14 @@ type ShardState struct {
 type StateTensors struct {
 	Master kernels.Tensor // what the optimizer updates; the weight itself in an F32 model
 	M, V   kernels.Tensor // moments
+}
+
+// HostUpdate is a state that the host's cores update, in the host's memory, and where the device's part comes and goes.
+type HostUpdate struct {
+	CPU kernels.Device // of [kernels.HostMemory]
+	StateTensors
+	Grad, W kernels.Tensor // in the shape of the elements; W of an F32 model is Master
+	Factor  kernels.Tensor // F32 [1, 1]
 }
 
 // Use holds what is enqueued next until the state is on the device. States are used in the order of [Model.States].
@@ -55,6 +67,36 @@ func (m *Model) cutStates(rank int) {
 			}
 		}
 	}
+	m.giveToHost()
+}
+
+// giveToHost leaves the last states, which the next forward needs last, to the host's cores. Those of weights in codes,
+// which a device encodes, and of indexers stay.
+func (m *Model) giveToHost() {
+	of, left := m.IndexerParams(), m.offload.OnHost
+	for _, st := range slices.Backward(m.states) {
+		if st.Q != nil || of[st.shard.Param] {
+			continue
+		}
+		if left -= st.columns() * kernels.F32.Size(); left < 0 {
+			return
+		}
+		st.Host = &HostUpdate{}
+	}
+}
+
+// HostStates is the bytes of the rank's states that are kept in the host's memory, and of those that its cores update.
+func (m *Model) HostStates() (all, updated int) {
+	if !m.offload.Optimizer {
+		return 0, 0
+	}
+	for _, st := range m.states {
+		bytes := st.columns() * kernels.F32.Size()
+		if all += bytes; st.Host != nil {
+			updated += bytes
+		}
+	}
+	return all, updated
 }
 
 // cutStates cuts the state of a shard: whole matrices of one in codes, whose blocks are encoded together, else any
@@ -101,13 +143,17 @@ func (st *ShardState) columns() int { return st.numbers() * aligned(st.W.Len()) 
 // placePieces puts states that follow one another, of one update, into pieces of the ring.
 func (m *Model) placePieces() (columns []int) {
 	most, of := min(pieceBytes, m.offload.Ring/ringPieces)/kernels.F32.Size(), m.IndexerParams()
-	for i, st := range m.states {
+	var before *ShardState
+	for _, st := range m.states {
+		if st.Host != nil {
+			continue
+		}
 		last := len(columns) - 1
-		if i == 0 || columns[last]+st.columns() > most || of[st.shard.Param] != of[m.states[i-1].shard.Param] {
+		if before == nil || columns[last]+st.columns() > most || of[st.shard.Param] != of[before.shard.Param] {
 			columns = append(columns, 0)
 			last++
 		}
-		st.piece = last
+		before, st.piece = st, last
 		columns[last] += st.columns()
 	}
 	return columns
@@ -136,25 +182,69 @@ func (m *Model) allocateStates(pieces []int) {
 		host.Reserve(bytes)
 		m.ring = parallel.NewHostRing(m.dev, m.mem, host, pieces, m.offload.Ring)
 	}
-	at := 0
-	for i, st := range m.states {
-		if m.ring == nil {
+	at, piece := 0, -1
+	for _, st := range m.states {
+		st.Grad = matrices(st.shard.Grad.Reshape(1, st.shard.W.Len()), st.at, st.W)
+		switch {
+		case st.Host != nil:
+			continue
+		case m.ring == nil:
 			of := m.mem.New(kernels.F32, 1, st.columns())
 			st.Moved = st.tensors(of, 0)
 			st.kept = st.Moved
-		} else {
-			if i == 0 || st.piece != m.states[i-1].piece {
-				at = 0
+		default:
+			if st.piece != piece {
+				at, piece = 0, st.piece
 			}
 			st.ring = m.ring
 			st.Moved, st.kept = st.tensors(m.ring.OnDevice(st.piece), at), st.tensors(m.ring.Host(st.piece), at)
 			at += st.columns()
 		}
-		st.Grad = matrices(st.shard.Grad.Reshape(1, st.shard.W.Len()), st.at, st.W)
 		st.Use()
 		m.fillMaster(st)
 	}
 	m.ring.Finish()
+	m.allocateOnHost()
+}
+
+// allocateOnHost gives the states that the host's cores update their memory, and masters their first values.
+func (m *Model) allocateOnHost() {
+	var list []*ShardState
+	bytes := 0
+	for _, st := range m.states {
+		if st.Host != nil {
+			list = append(list, st)
+			bytes += st.hostBytes()
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	host := kernels.NewHostArena(m.dev)
+	host.Reserve(bytes)
+	for _, st := range list {
+		h, n := st.Host, st.W.Len()
+		st.ring, h.CPU = m.ring, m.dev.(kernels.HostMemory).Host()
+		st.kept = st.tensors(host.New(kernels.F32, 1, st.columns()), 0)
+		h.StateTensors = st.kept
+		h.Grad = matrices(host.New(kernels.F32, 1, n), 0, st.W)
+		h.W = matrices(host.New(st.W.DType, 1, n), 0, st.W)
+		h.Factor = host.New(kernels.F32, 1, 1)
+		if st.numbers() == 2 {
+			h.Master = h.W
+		} else if !kernels.IsMeta(m.dev) {
+			t := m.dev.(kernels.Transfers)
+			t.CopyPeer([]kernels.Event{t.Record()}, kernels.PeerCopy{Dst: h.W, Src: st.W}).Synchronize()
+			h.CPU.Copy(h.Master, h.W)
+		}
+	}
+}
+
+// hostBytes is what a state that the host's cores update takes of the host's memory.
+func (st *ShardState) hostBytes() int {
+	n := st.W.Len()
+	return kernels.ArenaBytes(kernels.F32, 1, st.columns()) + kernels.ArenaBytes(kernels.F32, 1, n) +
+		kernels.ArenaBytes(st.W.DType, 1, n) + kernels.ArenaBytes(kernels.F32, 1, 1)
 }
 
 // tensors are views of columns of a vector from one on.

@@ -26,10 +26,16 @@ type State struct {
 	W, Master, M, V, Grad kernels.Tensor
 	Encode                func() // of weights in codes, makes them of the master; nil: W is numbers
 	Use                   func() // brings the state to the device, for what is enqueued next; nil: it is there
+
+	Host *HostState // whose cores update the state, which has no Master, M and V on the device; nil: the device does
 }
 
 // update takes the step of the elements, whose gradients are multiplied by factor.
 func (st State) update(dev kernels.Device, factor kernels.Tensor, s kernels.AdamW) {
+	if st.Host != nil {
+		st.Host.finish(dev, st)
+		return
+	}
 	if st.Use != nil {
 		st.Use()
 	}
@@ -69,24 +75,28 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int)
 type Update struct {
 	factor   kernels.Tensor // F32 [1, 1]: of gradients; not finite: nothing is updated
 	settings kernels.AdamW
+	onHost   []State // that the host updates, and that are not on their way back
 }
 
 // Begin computes the norm of scale times the gradients of all weights of a step and the factor by which they are
-// multiplied, clip F32 [1, 2]. Weights are updated by [Update.Apply].
-func (a AdamW) Begin(r *parallel.Rank, ws []Weights, clip kernels.Tensor, scale, lr float64, step int) Update {
+// multiplied, clip F32 [1, 2]. Weights are updated by [Update.Apply]; what the host updates begins at once.
+func (a AdamW) Begin(r *parallel.Rank, ws []Weights, clip kernels.Tensor, scale, lr float64, step int) *Update {
 	r.Dev.ClipScale(clip, squares(r, ws), scale, a.Clip)
-	return Update{clip.ColRange(1, 2), kernels.AdamW{
+	u := &Update{factor: clip.ColRange(1, 2), settings: kernels.AdamW{
 		LR: float32(lr), Beta1: float32(a.Beta1), Beta2: float32(a.Beta2), Eps: float32(a.Eps),
 		WeightDecay: float32(a.WeightDecay),
 		Correction1: float32(1 - math.Pow(a.Beta1, float64(step))),
 		Correction2: float32(1 - math.Pow(a.Beta2, float64(step))),
 	}}
+	u.startHost(r, ws)
+	return u
 }
 
 // Apply updates some weights of the step and clears their gradients. All ranks apply it to the same weights together:
 // each updates what it owns, and begins to copy the rest (ZeRO, Rajbhandari et al., arXiv 1910.02054); nil: there is
 // nothing to copy.
-func (u Update) Apply(r *parallel.Rank, ws []Weights) (copied *parallel.Exchange) {
+func (u *Update) Apply(r *parallel.Rank, ws []Weights) (copied *parallel.Exchange) {
+	u.sendBack(r)
 	updated := make([][]kernels.Tensor, r.Size)
 	for _, w := range ws {
 		if !w.Sharded {

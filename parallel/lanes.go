@@ -12,7 +12,7 @@ import (
 func (r *Rank) Lanes(n int) []*Rank {
 	for len(r.lanes) < n-1 {
 		lane := &Rank{Dev: r.Dev, Stack: kernels.NewArena(r.Dev), ID: r.ID, Size: r.Size, Transfers: r.Transfers,
-			tally: r.tally}
+			tally: r.tally, aside: r.aside}
 		if r.Data != nil {
 			lane.Data, lane.Experts = r.Data.on(lane), r.Experts.on(lane)
 			for _, g := range r.contexts {

@@ -5,6 +5,8 @@
 package parallel
 
 import (
+	"sync"
+
 	"lockstep/kernels"
 )
 
@@ -26,9 +28,10 @@ type Rank struct {
 
 	// Resumed is called in a lane that goes on when others have run: what they changed is set again. Nil: nothing is.
 	Resumed func()
-	tally   *tally  // of all its lanes; nil: the rank has no world
-	yield   func()  // see Yield; nil: the rank has no lanes
-	lanes   []*Rank // on the same device, see Lanes
+	tally   *tally          // of all its lanes; nil: the rank has no world
+	aside   *sync.WaitGroup // see Aside
+	yield   func()          // see Yield; nil: the rank has no lanes
+	lanes   []*Rank         // on the same device, see Lanes
 }
 
 // Context is the group of so many consecutive ranks, a divisor of Mesh.Context above 1, that divide the rows of their
@@ -41,6 +44,10 @@ func (r *Rank) Context(ranks int) *Group {
 	}
 	return nil
 }
+
+// Aside runs work of the host concurrently with the rank, of one of a world. The world's Close waits for it, so devices
+// are open.
+func (r *Rank) Aside(work func()) { r.aside.Go(work) }
 
 // Pinned is memory of the host, pinned for the device, for activations of the present step in the order of a stack. The
 // device has to be a [kernels.HostMemory].

@@ -65,7 +65,8 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 		w.spins = mostSpins
 	}
 	for i, dev := range devices {
-		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n, tally: new(tally)}
+		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n, tally: new(tally),
+			aside: new(sync.WaitGroup)}
 		r.Transfers, _ = dev.(kernels.Transfers)
 		w.ranks = append(w.ranks, r)
 	}
@@ -208,8 +209,11 @@ func (w *World) gatherErrors(own error) error {
 	return w.failure
 }
 
-// Close ends the ranks' goroutines. The devices stay open.
+// Close ends the ranks' goroutines, and waits for what they have set going. The devices stay open.
 func (w *World) Close() {
+	for _, r := range w.ranks {
+		r.aside.Wait()
+	}
 	for _, work := range w.work {
 		close(work)
 	}

@@ -43,6 +43,7 @@ func TestOffloadOptimizer(t *testing.T) {
 			want := run(0)
 			for i, mesh := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=2", "parallel.weights=sharded"},
 				{"parallel.ranks=3"}, {"parallel.ranks=4", "parallel.experts=4"}} {
+				mesh = append(mesh, "offload.host_update="+[]string{"auto", "0.0001", "0.00002", "1"}[i])
 				if got := run(uint64(i+1), append(mesh, offloaded...)...); got != want {
 					t.Errorf("%v:\n%s\nwant\n%s", mesh, got, want)
 				}

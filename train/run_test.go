@@ -169,8 +169,9 @@ func TestKilled(t *testing.T) {
 // A run that is killed at random moments and resumed on other ranks, with weights cut in other ways, ends with the bits
 // of one rank.
 func TestKilledOnRanks(t *testing.T) {
-	meshes := [][]string{nil, {"parallel.ranks=8"}, {"parallel.ranks=2", "parallel.weights=sharded"},
-		{"parallel.ranks=4", "parallel.experts=4"}}
+	meshes := [][]string{nil, {"parallel.ranks=8"}, {"parallel.ranks=2", "parallel.weights=sharded",
+		"offload.optimizer=true", "offload.host_update=1"}, {"parallel.ranks=4", "parallel.experts=4",
+		"offload.optimizer=true", "offload.ring=0.0001", "offload.host_update=0.00002"}}
 	for name, set := range map[string][]string{
 		"full":     {"run.steps=40", "run.packs=8", "data.eval_samples=0"},
 		"adapters": append(tinyPairs(t), "run.steps=30", "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj"),
@@ -252,7 +253,7 @@ func recorded(t *testing.T, out string) (list []string) {
 	t.Helper()
 	for _, r := range readRecords(t, out) {
 		r.Time, r.Memory, r.TokensPerSecond, r.RolloutSpeed, r.LearnSpeed = time.Time{}, 0, nil, nil, nil
-		r.Ranks = nil // how many there are, and how long they waited
+		r.Ranks, r.Pinned = nil, 0 // how many there are, how long they waited, and what lies on the host
 		line, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)

@@ -51,6 +51,9 @@ func (d *Device) reserve(bytes int) []byte {
 	return b
 }
 
+// Host is the device itself.
+func (d *Device) Host() kernels.Device { return d }
+
 // Counts returns the bytes that Alloc and Pin have allocated.
 func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes, Pinned: d.pinned} }
 

@@ -29,6 +29,8 @@ type passed struct{}
 
 func (passed) Happened() bool { return true }
 
+func (passed) Synchronize() {}
+
 // WaitEvents carries out the copies among the events that are still delayed.
 func (d *Device) WaitEvents(events ...kernels.Event) {
 	d.drawCopies()
@@ -129,6 +131,9 @@ func (c *delayedCopy) Happened() bool {
 	defer c.mu.Unlock()
 	return c.carryOut == nil
 }
+
+// Synchronize carries the copies out.
+func (c *delayedCopy) Synchronize() { c.finish() }
 
 func (c *delayedCopy) finish() {
 	c.mu.Lock()

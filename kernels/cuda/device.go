@@ -5,10 +5,12 @@ package cuda
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu"
 	"lockstep/kernels/cuda/attention"
 	"lockstep/kernels/cuda/driver"
 	"lockstep/kernels/cuda/gemm"
@@ -95,6 +97,18 @@ func newDevice(c *driver.Context) *Device {
 func (d *Device) Name() string {
 	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.CardName(), strings.Join(d.Passed(), ", "))
 }
+
+// Host is the host's cores, the same for all GPUs.
+func (d *Device) Host() kernels.Device { return host() }
+
+// host has the threads of the process. What it computes does not depend on the definition.
+var host = sync.OnceValue(func() kernels.Device {
+	d, err := cpu.New(kernels.Default(), cpu.Options{})
+	if err != nil {
+		panic(err) // none of the options is a choice
+	}
+	return d
+})
 
 // Spare is that of a GPU.
 func (d *Device) Spare() int { return kernels.SpareGPU }

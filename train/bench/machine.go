@@ -302,6 +302,8 @@ func (o MachineOptions) measureHost(w *parallel.World, m *configs.Machine) error
 		*of.rate = float64(bytes) / seconds / 1e9
 		fmt.Fprintf(o.Log, "%-20s %.4g GB/s, each of %d cards\n", of.name, *of.rate, w.Size())
 	}
+	m.Host.Update = plan.HostUpdateRate(w.Devices()[0].(kernels.HostMemory).Host(), o.Each)
+	fmt.Fprintf(o.Log, "%-20s %.4g G parameters/s, by the cores of the host\n", "AdamW", m.Host.Update)
 	return nil
 }
 

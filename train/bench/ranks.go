@@ -254,7 +254,7 @@ func (m onMesh) printShare(tab io.Writer, before string) {
 func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOptions) (row onMesh, err error) {
 	row.ranks = s.Parallel
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
-		if err := plan.ChooseWeights(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
+		if err := plan.ChooseOffload(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
 			return err
 		}
 		p, err := plan.New(r.Dev, s)

@@ -217,7 +217,11 @@ func (o *OnMachine) open(s *configs.Shape) (p *Plan, err error) {
 // plan is that of one mesh.
 func (o *OnMachine) plan(s *configs.Shape) (*OnMesh, error) {
 	have := o.available()
-	if err := chooseWeights(s, have, o.open); err != nil {
+	err := chooseWeights(s, have, o.open)
+	if err == nil {
+		err = chooseHostUpdate(s, o.Machine, o.open)
+	}
+	if err != nil {
 		return nil, err
 	}
 	p, err := o.open(s)

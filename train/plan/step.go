@@ -108,7 +108,7 @@ func (c clock) host() configs.MachineHost {
 		return c.machine.Host
 	}
 	rate := c.machine.Rates.Memory / 2 / float64(c.ranks)
-	return configs.MachineHost{ToCard: rate, FromCard: rate, Both: rate}
+	return configs.MachineHost{ToCard: rate, FromCard: rate, Both: rate, Update: c.machine.Rates.Memory / 28}
 }
 
 // Part is a part of a step.
@@ -222,18 +222,19 @@ func (c clock) ring(m mesh, share float64, gradients meta.Cost) float64 {
 	return behind * (c.copied(unit) + c.seconds(meta.Rows, unit.Times(3)))
 }
 
-// offloaded adds the copies of optimizer state that a rank has on the host, behind the parts of update. What the
-// ring holds comes in behind arithmetic, before the norm is known; the rest comes in while what was updated goes
-// out, and then the last of the ring goes out, both behind so many seconds of forward of the next step's first round:
+// offloaded adds the copies of optimizer state that a rank has on the host, behind the parts of update. What the ring
+// holds comes in behind arithmetic, before the norm is known; the rest comes in while what was updated goes out, and
+// then the last of the ring goes out, or the host's cores end later: all behind so many seconds of forward of the next
+// step's first round:
 //
-//	min(state, ring)/to_card (hidden) + (state - ring)/both + min(state, ring)/from_card (hidden up to forward)
-func (s *Step) offloaded(c clock, state, ring, forward float64) {
-	if state == 0 {
+//	min(passing, ring)/to_card (hidden) + afterNorm (hidden up to forward)
+func (s *Step) offloaded(c clock, passing, updated, ring, forward float64) {
+	if passing+updated == 0 {
 		return
 	}
-	first, host := min(state, ring), c.host()
-	in := first / (host.ToCard * 1e9)
-	rest := (state-first)/(host.Both*1e9) + first/(host.FromCard*1e9)
+	in := min(passing, ring) / (c.host().ToCard * 1e9)
+	link, cores := c.afterNorm(passing, updated, ring)
+	rest := max(link, cores)
 	s.add("optimizer state", in+rest, min(in, s.Seconds)+min(rest, forward))
 }
 

@@ -105,11 +105,19 @@ func TestStepTimes(t *testing.T) {
 	}
 	// 6 GB of state through a ring of 2: 1 s in, hidden; 4 s while others go out; 2 s out; of those 2.5 s hidden
 	host := round
-	host.Host = configs.MachineHost{ToCard: 2, FromCard: 1, Both: 1}
+	host.Host = configs.MachineHost{ToCard: 2, FromCard: 1, Both: 1, Update: 0.5}
 	s = Step{Seconds: 9}
-	s.offloaded(clock{host, 1}, 6e9, 2e9, 2.5)
+	s.offloaded(clock{host, 1}, 6e9, 0, 2e9, 2.5)
 	if got, want := spelled(s), "optimizer state 7 (3.5 hidden); 12.5"; got != want {
 		t.Errorf("state on the host: %s, want %s", got, want)
+	}
+	// 2 of 6 GB are the host's: 2 + 2 + 0.5 s of the link, next to 1/3 s of all cores, or 10 s of a 30th of them
+	for ranks, want := range map[int]string{1: "optimizer state 5.5 (3.5 hidden); 11",
+		30: "optimizer state 11 (3.5 hidden); 16.5"} {
+		s = Step{Seconds: 9}
+		if s.offloaded(clock{host, ranks}, 4e9, 2e9, 2e9, 2.5); spelled(s) != want {
+			t.Errorf("%d ranks: state that the host updates in part: %s, want %s", ranks, spelled(s), want)
+		}
 	}
 	scored := meta.Work{Costs: [meta.Kinds]meta.Cost{meta.Attention: {FLOPs: 1e12}, meta.Scores: {FLOPs: 2e12},
 		meta.ScoresBackward: {FLOPs: 3e12}}}

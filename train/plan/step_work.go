@@ -38,9 +38,10 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	if s.RL.Objective == "" {
 		forward = float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
 	}
+	states, updated := p.Model.HostStates()
 	for range updates {
 		step.update(c, w, m)
-		step.offloaded(c, float64(p.static[0].Host-p.static[0].HostWeights), s.Offload.Ring*gibibyte, forward)
+		step.offloaded(c, float64(states-updated), float64(updated), s.Offload.Ring*gibibyte, forward)
 	}
 	step.merge()
 	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {

@@ -8,13 +8,19 @@ import (
 	"lockstep/train/setup"
 )
 
-// ChooseWeights replaces offload.weights = "auto" by the GiB of blocks' weights that stay on a card which may take
-// `have` bytes, 0: unknown: those that a run leaves room for which has all of them on the host, and recomputes what it
-// may. What else is kept for the backward pass comes second.
-func ChooseWeights(dev kernels.Device, s *configs.Shape, have int) error {
-	return chooseWeights(s, have, func(t *configs.Shape) (*Plan, error) { return New(dev, t) })
+// ChooseOffload replaces "auto" of offload.weights and offload.host_update by what the plan of a run says, on a card
+// which may take `have` bytes, 0: unknown.
+func ChooseOffload(dev kernels.Device, s *configs.Shape, have int) error {
+	open := func(t *configs.Shape) (*Plan, error) { return New(dev, t) }
+	if err := chooseWeights(s, have, open); err != nil || s.Offload.HostUpdate != "auto" {
+		return err
+	}
+	return chooseHostUpdate(s, rateHost(dev), open)
 }
 
+// chooseWeights replaces offload.weights = "auto" by the GiB of blocks' weights that stay on a card: those that a run
+// leaves room for which has all of them on the host, and recomputes what it may. What else is kept for the backward
+// pass comes second.
 func chooseWeights(s *configs.Shape, have int, open func(t *configs.Shape) (*Plan, error)) error {
 	if s.Offload.Weights != "auto" || setup.Generates(s) {
 		return nil

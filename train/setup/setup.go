@@ -74,6 +74,7 @@ func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 		Offload: model.Offload{Optimizer: s.Offload.Optimizer, Ring: int(s.Offload.Ring * (1 << 30)),
 			Activations: s.Offload.Activations}}
 	o.Offload.Stay, o.Offload.Weights, _ = s.Offload.Stay() // a rule of shapes
+	o.Offload.OnHost, _ = s.Offload.OnHost()                // the same
 	switch {
 	case EncodesWeights(s):
 		o.Encode = EncodeBy(s.Model.Weights, s.Model.Coded)

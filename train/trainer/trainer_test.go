@@ -139,12 +139,13 @@ func TestStep(t *testing.T) {
 // A step whose update is deferred to the next one gives the bits of one that ends with it, on copies that are carried
 // out late; what reads weights in between is a bug that does not go unnoticed.
 func TestDeferredUpdate(t *testing.T) {
-	s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001", "model.dtype=bf16"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9), sequence(4, 7)}, {sequence(2, 12)}, {sequence(5, 5)}})
-	run := func(later bool, seed uint64) (sum [sha256.Size]byte) {
+	run := func(later bool, seed uint64, onHost, dtype string) (sum [sha256.Size]byte) {
+		s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001", "model.dtype=" + dtype,
+			"offload.host_update=" + onHost})
+		if err != nil {
+			t.Fatal(err)
+		}
 		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: seed})
 		if err != nil {
 			t.Fatal(err)
@@ -188,10 +189,70 @@ func TestDeferredUpdate(t *testing.T) {
 		}
 		return sum
 	}
-	want := run(false, 0)
-	for seed := range uint64(4) {
-		if run(true, seed) != want {
-			t.Errorf("seed %d: other bits", seed)
+	for _, dtype := range []string{"bf16", "fp32"} {
+		want := run(false, 0, "0", dtype)
+		for seed, onHost := range []string{"0", "1", "0.00002", "0.0001"} {
+			if run(true, uint64(seed), onHost, dtype) != want || run(false, uint64(seed), onHost, dtype) != want {
+				t.Errorf("%s, seed %d, %s GiB updated by the host: other bits", dtype, seed, onHost)
+			}
+		}
+	}
+}
+
+// A norm that is not finite leaves weights and states as they were, whoever updates them, and the gradients that are
+// behind it.
+func TestNotFiniteUpdate(t *testing.T) {
+	for _, set := range [][]string{{"offload.host_update=1"}, {"offload.host_update=0.00002"},
+		{"offload.host_update=1", "model.dtype=bf16"}} {
+		s, err := testshape.Parse(append(set, "offload.optimizer=true", "offload.ring=0.0001"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+			m, _, err := setup.OpenTrained(dev, s)
+			if err != nil {
+				return err
+			}
+			o, err := setup.TrainerOptions(s, 8, nil)
+			if err != nil {
+				return err
+			}
+			o.Defer = true
+			tr := trainer.New(r, m, o)
+			batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}})
+			digest := func() (sum [sha256.Size]byte) {
+				tr.Finish()
+				h := sha256.New()
+				for _, of := range append(m.Tensors(), tr.Replicas.OptimizerTensors()...) {
+					if err := of.Write(h); err != nil {
+						t.Fatal(err)
+					}
+				}
+				h.Sum(sum[:0])
+				return sum
+			}
+			tr.Step(1, batch)
+			want := digest()
+			batch.Scale = math.NaN()
+			if res := tr.Step(2, batch); res.Finite() == nil {
+				t.Error("a step of a scale that is NaN is finite")
+			}
+			if digest() != want {
+				t.Errorf("%v: a step that is not finite has changed weights or states", set)
+			}
+			for _, s := range m.Shards { // the scale is the optimizer's, so gradients are numbers
+				if g := model.ReadValues(dev, s.Grad); !slices.ContainsFunc(g, func(x float32) bool { return x != 0 }) {
+					t.Errorf("%v: the gradient of %s is gone", set, s.Param.Name)
+				}
+			}
+			return nil
+		})
+		if err := errors.Join(err, dev.Close()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

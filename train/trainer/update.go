@@ -14,7 +14,7 @@ type part struct {
 	shards []*model.Shard
 	ws     []optim.Weights
 	clip   kernels.Tensor // F32 [1, 2]: their norm and the factor of their gradients
-	update optim.Update
+	update *optim.Update
 }
 
 // update takes the optimizer's step, or begins it where it is deferred. The norms of the weights' gradients and of the

@@ -233,6 +233,9 @@ func (e *event) Happened() (yes bool) {
 	return yes
 }
 
+// Synchronize waits on the host until the moment has passed.
+func (e *event) Synchronize() { e.context.Do(e.event.Synchronize) }
+
 // eventPool keeps the driver's events for new ones of ours: one is free when nothing refers to ours any more.
 type eventPool struct {
 	mu   sync.Mutex
