@@ -366,7 +366,7 @@ type Parallel struct {
 	Experts int `toml:"experts" default:"1" range:"[0,64]"`
 	// context parallel: ranks over which the rows of a pack are divided, in whole segments of definition.segment rows;
 	// it divides ranks (0: all of them) and the key heads of every layer; attention and recurrences compute some heads
-	// each (all-to-all, as DeepSpeed-Ulysses)
+	// each (all-to-all, as DeepSpeed-Ulysses), absorbed latent and sparse attention its own rows over gathered keys
 	Context int `toml:"context" default:"1" range:"[0,64]"`
 	// two-batch overlap: the packs of a micro-batch are divided over so many lanes, and while one exchanges tokens of
 	// experts the other computes; 1: each exchange is waited for

@@ -6,10 +6,16 @@ type Span struct {
 	Rows  int     // rows
 	Pos   int     // position in its sequence of the first row
 	Pages []int32 // cached sequences: the page that holds positions [i*PageRows, (i+1)*PageRows); nil otherwise
+	// Shift is, without pages, how many rows the row Row+p of position p lies further down among the keys: those of
+	// other ranks, of a sequence that several have. 0 otherwise.
+	Shift int
 	// Slot is where recurrent layers keep the state of a cached sequence. It belongs to the sequence from its span at
 	// position 0 to its last one.
 	Slot int
 }
+
+// KeyRow is, without pages, the row of the key at position 0.
+func (s *Span) KeyRow() int { return s.Row + s.Shift }
 
 // Layout says which rows of a batch belong to which sequence. Without a cache every span starts at position 0 and its
 // keys are its own rows (a packed training batch); with a cache the keys of a span are positions [0, Pos+Rows) of its
@@ -62,7 +68,7 @@ func cutEach(bounds []int32, most int32) (pieces, starts []int32) {
 
 // KV is the keys and values of attention. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows,
 // KVHeads*ValueDim], and spans name pages. Not paged (PageRows 0): both have the rows of the batch, and position p of a
-// span is row Row+p.
+// span is row Row+p; where spans have a Shift, the rows of all ranks that have the batch, see [Span.KeyRow].
 type KV struct {
 	K, V     Tensor
 	PageRows int

@@ -57,9 +57,9 @@ type Share struct {
 // idle tells whether the rank computes for the others alone.
 func (s *Share) idle() bool { return s.Passes[0].Idle }
 
-// longest is the largest number of keys that a row of the batch reads.
+// longest is the largest number of keys that a row of the batch reads, or of the other ranks that have it.
 func (b *Batch) longest() (n int) {
-	for _, s := range b.Layout.Spans {
+	for _, s := range b.sequences().Spans {
 		n = max(n, s.Pos+s.Rows)
 	}
 	return n

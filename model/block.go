@@ -40,7 +40,7 @@ type Mixer interface {
 	// keys is the most keys that a row reads in sequences of at most maxLength positions.
 	keys(maxLength int) int
 	// contextHeads is how many heads ranks can divide that have rows of a sequence each, with the name of that number
-	// in config.json; 0: they cannot.
+	// in config.json; 0: they divide its rows.
 	contextHeads() (n int, key string)
 }
 

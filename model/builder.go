@@ -42,6 +42,7 @@ type operations struct {
 	mamba    kernels.Mamba
 	sparse   kernels.SparseAttention
 	indexing kernels.IndexerLoss
+	divided  kernels.DividedAttention
 	reader   kernels.MemoryReader
 	coder    kernels.QuantizedProducts
 	bounded  kernels.Bounded
@@ -54,6 +55,7 @@ func (o *operations) bind(dev kernels.Device) {
 	o.mamba, _ = dev.(kernels.Mamba)
 	o.sparse, _ = dev.(kernels.SparseAttention)
 	o.indexing, _ = dev.(kernels.IndexerLoss)
+	o.divided, _ = dev.(kernels.DividedAttention)
 	o.reader, _ = dev.(kernels.MemoryReader)
 	o.coder, _ = dev.(kernels.QuantizedProducts)
 	o.bounded, _ = dev.(kernels.Bounded)

@@ -9,16 +9,24 @@ import (
 	"lockstep/parallel"
 )
 
-// Context parallel by heads (DeepSpeed-Ulysses: Jacobs et al., arXiv 2309.14509). Ranks have whole segments of the rows
-// of a pack, in their order. What computes a row by itself computes the rank's own rows, and so gradients of weights
-// are sums of the rank's own segments. A [Mixer] looks at other rows of the sequence, and none of its heads at another:
-// an all-to-all brings it all rows of some heads, and another its results back to the rows' ranks. Backward does the
-// same with gradients. What a mixer sums over rows of its own heads it keeps by segment, and sends each sum to the rank
-// that has the segment's rows.
+// Context parallel. Ranks have whole segments of the rows of a pack, in their order. What computes a row by itself
+// computes the rank's own rows, and so gradients of weights are sums of the rank's own segments. A [Mixer] looks at
+// other rows of the sequence.
+//
+// By heads (DeepSpeed-Ulysses: Jacobs et al., arXiv 2309.14509): none of the mixer's heads looks at another. An
+// all-to-all brings it all rows of some heads, and another its results back to the rows' ranks. Backward does the same
+// with gradients. What a mixer sums over rows of its own heads it keeps by segment, and sends each sum to the rank that
+// has the segment's rows.
+//
+// By rows: one key is for all heads, whose gradient is one chain over heads and queries, or an indexer selects keys. A
+// rank computes its own rows as a chunk of prefill does, over the keys of all ranks, which it gathers. Backward, it
+// computes dq of its own rows, and of its own keys the whole chain: queries and their gradients come some heads at a
+// time.
 
 // Context is the rows of all ranks that divide the sequences of a batch.
 type Context struct {
 	Ranks  int             // above 1
+	From   int             // this rank's first row
 	Layout *kernels.Layout // of the rows of all of them, one rank's below the other's
 }
 
@@ -59,10 +67,69 @@ func (b *Batch) exchange(r *parallel.Rank, begin func(*parallel.Group, ...parall
 		for _, p := range pairs {
 			bytes += p.Dst.Bytes() * (b.Context.Ranks - 1) / b.Context.Ranks
 		}
-		kernels.CountExchange(r.Dev, kernels.ExchangeHeads, bytes)
+		kernels.CountExchange(r.Dev, kernels.ExchangeContext, bytes)
 		return
 	}
 	begin(g, pairs...).Wait()
+}
+
+// gather is the rows of all ranks, of tensors that have this rank's.
+func (b *Batch) gather(r *parallel.Rank, own ...kernels.Tensor) (all []kernels.Tensor) {
+	if b.Context == nil {
+		return own
+	}
+	var pairs []parallel.Pair
+	for _, t := range own {
+		all = append(all, r.Stack.New(t.DType, b.Context.Layout.Rows(), t.Cols))
+		pairs = append(pairs, parallel.Pair{Dst: all[len(all)-1], Src: t})
+	}
+	b.exchange(r, (*parallel.Group).AllGather, pairs)
+	return all
+}
+
+// gatherKV is the keys and values of all ranks. Values may be the first columns of their keys.
+func (b *Batch) gatherKV(r *parallel.Rank, kv kernels.KV) kernels.KV {
+	if kv.K.Data != kv.V.Data {
+		all := b.gather(r, kv.K, kv.V)
+		return kernels.KV{K: all[0], V: all[1]}
+	}
+	k := b.gather(r, kv.K)[0]
+	return kernels.KV{K: k, V: k.ColRange(0, kv.V.Cols)}
+}
+
+// rowsBackward is attendBackward of ranks that divide rows; selected nil: each row reads all keys up to its own. Later
+// ranks have more work as queries, earlier ones as keys: dq comes between parts of dk and dv, so no rank waits long.
+func (b *Batch) rowsBackward(r *parallel.Rank, dev kernels.DividedAttention, d qkv, dout, out, lse kernels.Tensor,
+	x qkv, selected kernels.Tensor, a kernels.Attn) {
+	defer r.Stack.Release(r.Stack.Mark())
+	own, rows := d.q.Rows, b.Context.Layout.Rows()
+	delta := r.Stack.New(kernels.F32, own, a.Heads)
+	dev.AttentionDelta(delta, dout, out, a)
+	kv, lists := b.gatherKV(r, kernels.KV{K: x.k, V: x.v}), selected
+	if !selected.IsNil() {
+		lists = b.gather(r, selected)[0]
+	}
+	sums := r.Stack.New(kernels.F32, rows, a.KVHeads*(a.HeadDim+a.Values()))
+	dk, dv := r.Stack.New(d.k.DType, rows, d.k.Cols), r.Stack.New(d.v.DType, rows, d.v.Cols)
+	parts := 1
+	if a.KVHeads == 1 {
+		parts = min(b.Context.Ranks, a.Heads)
+	}
+	for i := range parts {
+		mark, from, to := r.Stack.Mark(), i*a.Heads/parts, (i+1)*a.Heads/parts
+		of := a
+		of.Heads = to - from
+		all := b.gather(r, x.q.ColRange(from*a.HeadDim, to*a.HeadDim), dout.ColRange(from*a.Values(), to*a.Values()),
+			lse.ColRange(from, to), delta.ColRange(from, to))
+		dev.AttentionKeyGrad(dk, dv, sums, all[1], all[3], all[2], all[0], kv, lists, b.Context.Layout, of,
+			kernels.KeyPart{From: b.Context.From, To: b.Context.From + own, Begins: i == 0, Ends: i == parts-1})
+		r.Stack.Release(mark)
+		if i == 0 {
+			dev.AttentionQueryGrad(d.q, dout, delta, lse, x.q, kv, selected, b.Layout, a)
+		}
+	}
+	r.Dev.Copy(d.k, dk.RowRange(b.Context.From, b.Context.From+own))
+	r.Dev.Copy(d.v, dv.RowRange(b.Context.From, b.Context.From+own))
 }
 
 // addHeadSums adds headSums of parts of a parameter, one part behind the other, to its gradient: those of this rank's
@@ -170,18 +237,18 @@ func (b *Batch) recurrenceOf(s kernels.Recurrence) kernels.Recurrence {
 	return s
 }
 
-// CheckContext is an error where so many ranks cannot divide the heads of every layer that looks at other rows.
+// CheckContext is an error where so many ranks cannot divide the heads of every layer that looks at other rows. Any
+// number of them can divide rows.
 func (m *Model) CheckContext(ranks int) error {
+	if ranks > 1 && m.Indexing != IndexersFrozen {
+		return fmt.Errorf("parallel.context: indexers do not learn on ranks that divide sequences: set 1, or " +
+			"indexer.stage = \"\"")
+	}
 	at := slices.IndexFunc(m.Blocks, func(bl Block) bool { return !bl.divides(ranks) })
 	if at < 0 {
 		return nil
 	}
 	n, key := m.Blocks[at].mixer().contextHeads()
-	if n == 0 {
-		return fmt.Errorf("parallel.context: ranks divide heads, and in layer %d of %s one key is for all of them or "+
-			"an indexer selects keys: set 1; every other attention and recurrence can be divided, latent attention "+
-			"with definition.latent = %q", at, m.Family, kernels.LatentExpanded)
-	}
 	list := []string{"1"}
 	for fewer := 2; fewer < ranks; fewer++ {
 		if !slices.ContainsFunc(m.Blocks, func(bl Block) bool { return !bl.divides(fewer) }) {
@@ -192,12 +259,12 @@ func (m *Model) CheckContext(ranks int) error {
 		key, at, m.Family, strings.Join(list, " or "))
 }
 
-// divides tells whether so many ranks can divide the heads of the block's mixer.
+// divides tells whether so many ranks can divide the heads of the block's mixer, or its rows.
 func (bl Block) divides(ranks int) bool {
 	mixer := bl.mixer()
 	if mixer == nil || ranks <= 1 {
 		return true
 	}
 	n, _ := mixer.contextHeads()
-	return n > 0 && n%ranks == 0
+	return n%ranks == 0
 }

@@ -70,6 +70,9 @@ func (n *Indexer) Forward(r *parallel.Rank, selected, u, x kernels.Tensor, cache
 	r.Dev.MatMul(s.W, nil, kernels.Term{X: x, W: n.Weights.W})
 	r.Dev.Scale(s.W, s.W, n.Scale)
 	if !selected.IsNil() {
+		if b.Context != nil {
+			keys.K = b.gather(r, keys.K)[0]
+		}
 		dev.SelectKeys(selected, s.Q, s.W, keys, b.Layout, n.Shape)
 	}
 }

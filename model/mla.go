@@ -122,20 +122,37 @@ func (a *MLA) selectKeys(r *parallel.Rank, u, x kernels.Tensor, b *Batch, k *Kee
 
 // attend writes attention's output and log-sums.
 func (a *MLA) attend(r *parallel.Rank, read kernels.KV, b *Batch, s *MLASaved) {
-	if s.Selected.IsNil() {
-		attend(r, s.Out, s.LSE, s.Q, read, a.Shape, b)
-	} else {
-		a.ops.sparse.SparseAttend(s.Out, s.LSE, s.Q, read, s.Selected, b.Layout, a.Shape)
+	defer r.Stack.Release(r.Stack.Mark())
+	rows := a.dividesRows(b)
+	if rows {
+		read = b.gatherKV(r, read)
 	}
+	switch {
+	case !s.Selected.IsNil():
+		a.ops.sparse.SparseAttend(s.Out, s.LSE, s.Q, read, s.Selected, b.Layout, a.Shape)
+	case rows:
+		r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+	default:
+		attend(r, s.Out, s.LSE, s.Q, read, a.Shape, b)
+	}
+}
+
+// dividesRows tells whether several ranks have rows of the batch's sequences, and each computes its own.
+func (a *MLA) dividesRows(b *Batch) bool {
+	n, _ := a.contextHeads()
+	return b.Context != nil && n == 0
 }
 
 // attendBackward writes the gradients of what attention reads.
 func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, b *Batch, s *MLASaved) {
-	read := kernels.KV{K: s.K, V: s.V}
-	if s.Selected.IsNil() {
-		attendBackward(r, qkv{dq, dk, dv}, dout, s.Out, s.LSE, qkv{s.Q, s.K, s.V}, a.Shape, b)
-	} else {
-		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Selected,
+	d, x := qkv{dq, dk, dv}, qkv{s.Q, s.K, s.V}
+	switch {
+	case a.dividesRows(b):
+		b.rowsBackward(r, a.ops.divided, d, dout, s.Out, s.LSE, x, s.Selected, a.Shape)
+	case s.Selected.IsNil():
+		attendBackward(r, d, dout, s.Out, s.LSE, x, a.Shape, b)
+	default:
+		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, kernels.KV{K: s.K, V: s.V}, s.Selected,
 			b.Layout, a.Shape)
 	}
 }
@@ -204,7 +221,7 @@ func (a *MLA) work(e Extent) (w work) {
 // Idle is 0.
 func (a *MLA) Idle() int { return 0 }
 
-// contextHeads is 0 where one key is for all heads, or an indexer selects keys of all rows.
+// contextHeads is 0 where one key is for all heads, or an indexer selects keys.
 func (a *MLA) contextHeads() (n int, key string) {
 	if a.Form == kernels.LatentAbsorbed || a.Sparse {
 		return 0, ""

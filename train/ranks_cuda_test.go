@@ -54,6 +54,8 @@ func TestRanksOnGPUs(t *testing.T) {
 			"run.recompute=full"),
 		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "model.coded=projections",
 			"lora.target_parameters=mlp.experts.down_proj", "data.eval_samples=0"),
+		"rows": tinyDSA(append(few, "model.config.kv_lora_rank=32", "run.packs=3", "run.micro_batch=3", "lora.rank=4",
+			"lora.targets=q_b_proj,kv_b_proj", "definition.segment=64", "data.eval_samples=0")...),
 		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "definition.cache=mxfp8"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +74,7 @@ func TestRanksOnGPUs(t *testing.T) {
 			for _, p := range []configs.Parallel{{Ranks: 2, Weights: "replicated", Experts: 1},
 				{Ranks: 3, Weights: "sharded", Experts: 1}, {Ranks: 2, Weights: "replicated", Experts: 2},
 				{Ranks: 2, Weights: "replicated", Experts: 2, Context: 2}} {
-				if p.Context > 1 && name != "full" {
+				if p.Context > 1 && name != "full" && name != "rows" {
 					continue
 				}
 				s, out := shape("cuda", p.Ranks), filepath.Join(t.TempDir(), "run")

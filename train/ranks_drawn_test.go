@@ -19,6 +19,7 @@ var drawnRuns = flag.Int("drawn", 60, "runs that TestRanksDrawn draws; below 0: 
 type drawnFamily struct {
 	dir     string
 	shape   [2][]byte            // in fp32 and in bf16
+	form    string               // of latent attention, a key
 	experts int                  // of a mixture; 0: there is none
 	divides func(ranks int) bool // whether a context of so many ranks divides its heads
 }
@@ -35,7 +36,7 @@ func TestRanksDrawn(t *testing.T) {
 		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
 		packs := 2 + rng.IntN(5)
 		base := []string{fmt.Sprintf("lora.rank=%d", 3*rng.IntN(2)), fmt.Sprintf("run.packs=%d", packs), "run.steps=3",
-			"definition.segment=64", fmt.Sprintf("data.pack_rows=%d", rows)}
+			f.form, "definition.segment=64", fmt.Sprintf("data.pack_rows=%d", rows)}
 		run := func(seed uint64, set ...string) string {
 			s, err := configs.Parse("ranks.toml", f.shape[kind], append(append([]string{}, base...), set...))
 			if err != nil {
@@ -89,10 +90,14 @@ func drawnFamilies(t *testing.T) (list []drawnFamily) {
 	eachFamily(t, func(t *testing.T, dir string, vocab int) {
 		m := described(t, dir)
 		f := drawnFamily{dir: dir, divides: func(ranks int) bool { return m.CheckContext(ranks) == nil }}
+		forms := []string{"auto"}
 		for _, bl := range m.Blocks {
 			for _, sub := range bl {
-				if l, ok := sub.Layer.(*model.MoE); ok {
+				switch l := sub.Layer.(type) {
+				case *model.MoE:
 					f.experts = l.Router.W.W.Rows
+				case *model.MLA:
+					forms = []string{"absorbed", "expanded"}
 				}
 			}
 		}
@@ -102,7 +107,14 @@ func drawnFamilies(t *testing.T) (list []drawnFamily) {
 		for i, c := range [][2]string{{"fp32", "fma"}, {"bf16", "tc16"}} {
 			f.shape[i] = fmt.Appendf(nil, adapted, dir, c[0], c[1], path, strings.Join(targets, `", "`), parameters)
 		}
-		list = append(list, f)
+		for _, form := range forms {
+			of := f
+			of.form = "definition.latent=" + form
+			if form == "absorbed" {
+				of.divides = func(int) bool { return true }
+			}
+			list = append(list, of)
+		}
 	})
 	return list
 }

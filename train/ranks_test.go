@@ -16,6 +16,7 @@ import (
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
@@ -119,6 +120,8 @@ func ranksCases(t *testing.T) map[string][]string {
 		"lora on int4": append(few, "model.weights=int4", "definition.acts=mxfp8", "definition.grads=mxfp8",
 			"lora.rank=4", "run.packs=7",
 			"lora.target_parameters=mlp.experts.down_proj"),
+		"rows": append(append(tinyDSA(few...), divided...), "model.dtype=bf16", "definition.dot=tc16", "run.packs=5",
+			"data.pack_rows=200", "lora.rank=4", "lora.targets=q_b_proj,kv_b_proj,o_proj", "run.recompute=full"),
 		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0"),
 		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
 	}
@@ -273,9 +276,15 @@ func TestRanksChange(t *testing.T) {
 
 // Heads that cannot be divided are refused in one line, with what can; packs that are too short are told.
 func TestContextRefused(t *testing.T) {
+	m := described(t, filepath.Join("..", "model", "testdata", "glm5"))
+	if err := m.CheckContext(16); err != nil {
+		t.Errorf("rows of any number of ranks: %v", err)
+	}
+	m.Indexing = model.IndexersSparse
+	if err := m.CheckContext(2); err == nil || !strings.Contains(err.Error(), "indexers do not learn on ranks") {
+		t.Errorf("an indexer that learns: %v", err)
+	}
 	for dir, want := range map[string]string{
-		"glm5": "parallel.context: ranks divide heads, and in layer 0 of glm_moe_dsa one key is for all of them or " +
-			"an indexer selects keys: set 1",
 		"kimi_k2":   "ranks do not divide the 4 heads of num_attention_heads (layer 0 of deepseek_v3): set 1 or 2 or 4",
 		"qwen3_moe": "ranks do not divide the 2 heads of num_key_value_heads (layer 0 of qwen3_moe): set 1 or 2",
 		"qwen3_5":   "ranks do not divide the 2 heads of linear_num_key_heads (layer 0 of qwen3_5_text): set 1 or 2",

@@ -119,7 +119,7 @@ func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, q, out []k
 		bad = bad || t.Cols != a.Heads*a.Values()
 	}
 	for _, s := range l.Spans {
-		bad = bad || kv.PageRows == 0 && s.Pos != 0
+		bad = bad || kv.PageRows == 0 && (s.KeyRow() < 0 || s.KeyRow()+s.Pos+s.Rows > kv.K.Rows)
 	}
 	if bad {
 		panic(fmt.Sprintf("cpu: attention %+v of queries %v to %v on keys %s and values %s, pages of %d rows", a, q,

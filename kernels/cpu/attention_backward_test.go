@@ -3,6 +3,7 @@ package cpu
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"lockstep/kernels"
@@ -36,6 +37,70 @@ func (c attnCase) backward(dev *Device, dout [][]float32, order []int) (attnBatc
 	dev.AttentionBackward(g.dq, g.dk, g.dv, attnTensor(c.dtype, d, rows, b.out.Cols, 1), b.out, b.lse, b.q, kv,
 		b.layout, c.Attn)
 	return b, g
+}
+
+// divided is the gradients of backward, by AttentionQueryGrad and AttentionKeyGrad of parts of the rows, and where all
+// heads share a key by some heads at a time. Each part's own rows of out and lse come again, over the keys of all.
+func (c attnCase) divided(dev *Device, b attnBatch, dout kernels.Tensor, selected kernels.Tensor) attnGrads {
+	rows, kv := b.layout.Rows(), kernels.KV{K: b.k, V: b.v}
+	g := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
+		dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7)}
+	delta := attnTensor(kernels.F32, nil, rows, c.Heads, 7)
+	for _, part := range [][2]int{{0, rows / 7}, {rows / 7, rows / 2}, {rows / 2, rows}} {
+		from, to := part[0], part[1]
+		l := &kernels.Layout{Segments: []int32{0, int32(to - from)}}
+		for _, s := range b.layout.Spans {
+			if first, end := max(s.Row, from), min(s.Row+s.Rows, to); first < end {
+				l.Spans = append(l.Spans, kernels.Span{Row: first - from, Rows: end - first, Pos: first - s.Row,
+					Shift: s.Row - (first - from)})
+			}
+		}
+		out, lse, d := b.out.RowRange(from, to), b.lse.RowRange(from, to), delta.RowRange(from, to)
+		if selected.IsNil() {
+			dev.Attention(out, lse, b.q.RowRange(from, to), kv, l, c.Attn)
+		} else {
+			dev.SparseAttend(out, lse, b.q.RowRange(from, to), kv, selected.RowRange(from, to), l, c.Attn)
+		}
+		dev.AttentionDelta(d, dout.RowRange(from, to), out, c.Attn)
+		own := selected
+		if !own.IsNil() {
+			own = own.RowRange(from, to)
+		}
+		dev.AttentionQueryGrad(g.dq.RowRange(from, to), dout.RowRange(from, to), d, lse, b.q.RowRange(from, to), kv,
+			own, l, c.Attn)
+	}
+	sums := attnTensor(kernels.F32, nil, rows, c.KVHeads*(c.HeadDim+c.Values()), 7)
+	times, v := 1, c.Values()
+	if c.KVHeads == 1 {
+		times = min(c.Heads, 3)
+	}
+	for _, part := range [][2]int{{rows / 2, rows}, {0, rows / 7}, {rows / 7, rows / 2}} {
+		dk, dv := attnTensor(c.dtype, nil, rows, b.k.Cols, 7), attnTensor(c.dtype, nil, rows, b.v.Cols, 7)
+		for i := range times {
+			h, end := i*c.Heads/times, (i+1)*c.Heads/times
+			some := c.Attn
+			some.Heads = end - h
+			dev.AttentionKeyGrad(dk, dv, sums, dout.ColRange(h*v, end*v), delta.ColRange(h, end),
+				b.lse.ColRange(h, end), b.q.ColRange(h*c.HeadDim, end*c.HeadDim), kv, selected, b.layout, some,
+				kernels.KeyPart{From: part[0], To: part[1], Begins: i == 0, Ends: i == times-1})
+		}
+		dev.Copy(g.dk.RowRange(part[0], part[1]), dk.RowRange(part[0], part[1]))
+		dev.Copy(g.dv.RowRange(part[0], part[1]), dv.RowRange(part[0], part[1]))
+	}
+	return g
+}
+
+// sameGradients compares bits.
+func sameGradients(t *testing.T, got, want attnGrads) {
+	t.Helper()
+	for i, x := range [][2]kernels.Tensor{{got.dq, want.dq}, {got.dk, want.dk}, {got.dv, want.dv}} {
+		for row := range x[0].Rows {
+			if !sameBits(attnRow(x[0], row), attnRow(x[1], row)) {
+				t.Fatalf("%s: row %d is %v in parts, %v whole", []string{"dq", "dk", "dv"}[i], row, attnRow(x[0], row),
+					attnRow(x[1], row))
+			}
+		}
+	}
 }
 
 // gradient is the scalar reference: dq [T, heads*HeadDim], dk [T, kvHeads*HeadDim] and dv [T, kvHeads*ValueDim] of one
@@ -128,6 +193,8 @@ func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 			dout := c.randomDout(rng)
 			order := ints(len(c.lengths))
 			b, g := c.backward(devs[0], dout, order)
+			sameGradients(t, c.divided(devs[0], b, attnTensor(c.dtype, slices.Concat(dout...), b.layout.Rows(),
+				b.out.Cols, 1), kernels.Tensor{}), g)
 			for s, span := range b.layout.Spans {
 				var out, lse [][]float32
 				for i := range span.Rows {

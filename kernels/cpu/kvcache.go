@@ -40,7 +40,7 @@ func (d *Device) eachCached(cache kernels.KV, l *kernels.Layout, store func(at, 
 // cacheRow is the row of K and V that holds a position of a span's sequence.
 func cacheRow(kv kernels.KV, s *kernels.Span, pos int) int {
 	if kv.PageRows == 0 {
-		return s.Row + pos
+		return s.KeyRow() + pos
 	}
 	return int(s.Pages[pos/kv.PageRows])*kv.PageRows + pos%kv.PageRows
 }
@@ -59,7 +59,7 @@ func copyRow(dst kernels.Tensor, to int, src kernels.Tensor, from int) {
 func (d *Device) heads(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, width, from,
 	to int) gemm.View {
 	if kv.PageRows == 0 && t.DType == kernels.F32 {
-		return gemm.View{X: t.F32s()[(s.Row+from)*t.Stride+head*width:], RS: t.Stride, CS: 1}
+		return gemm.View{X: t.F32s()[(s.KeyRow()+from)*t.Stride+head*width:], RS: t.Stride, CS: 1}
 	}
 	m := d.matrix(t)
 	for p := from; p < to; p++ {

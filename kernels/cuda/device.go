@@ -56,6 +56,7 @@ var (
 	_ kernels.Mamba    = (*Device)(nil)
 
 	_ kernels.SparseAttention   = (*Device)(nil)
+	_ kernels.DividedAttention  = (*Device)(nil)
 	_ kernels.IndexerLoss       = (*Device)(nil)
 	_ kernels.QuantizedProducts = (*Device)(nil)
 	_ kernels.QuantizedCache    = (*Device)(nil)

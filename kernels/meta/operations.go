@@ -185,6 +185,25 @@ func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tens
 	d.attention(AttentionBackward, kv, l, selected.Cols, a, dq, dk, dv, dout, out, lse, q, selected)
 }
 
+// Operations of [kernels.DividedAttention].
+
+func (d *Device) AttentionDelta(delta, dout, out kernels.Tensor, _ kernels.Attn) {
+	d.rows(delta, dout, out)
+}
+func (d *Device) AttentionQueryGrad(dq, dout, delta, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor,
+	l *kernels.Layout, a kernels.Attn) {
+	queries, _ := divided(a)
+	d.attentionPart(queries, AttentionBackward, kv, l, selected.Cols, a, dq, dout, delta, lse, q, selected)
+}
+
+// AttentionKeyGrad counts the mean of all parts: ranks with few queries of their keys have more work as queries.
+func (d *Device) AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q kernels.Tensor, kv kernels.KV,
+	selected kernels.Tensor, l *kernels.Layout, a kernels.Attn, part kernels.KeyPart) {
+	_, keys := divided(a)
+	keys *= float64(part.To-part.From) / float64(l.Rows())
+	d.attentionPart(keys, AttentionBackward, kv, l, selected.Cols, a, dk, dv, sums, dout, delta, lse, q, selected)
+}
+
 // Operations of [kernels.IndexerLoss].
 
 func (d *Device) LayerNormBackward(dx, _, _, dy, x, _ kernels.Tensor, _ float32, _ []int32) {

@@ -200,6 +200,19 @@ func keysOf(l *kernels.Layout, most int) (read, held float64) {
 // attention counts two products for each key that a row reads; backward has five: scores, dP, dV, dQ and dK.
 func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a kernels.Attn,
 	tensors ...kernels.Tensor) {
+	d.attentionPart(1, k, kv, l, most, a, tensors...)
+}
+
+// divided is how much of backward is dq alone, or dk and dv: each computes scores and dP again, as backward of wide
+// heads does.
+func divided(a kernels.Attn) (queries, keys float64) {
+	h, v := float64(a.HeadDim), float64(a.Values())
+	return (2*h + v) / (4*h + 3*v), (2*h + 2*v) / (4*h + 3*v)
+}
+
+// attentionPart counts a part of the work of attention.
+func (d *Device) attentionPart(part float64, k Kind, kv kernels.KV, l *kernels.Layout, most int, a kernels.Attn,
+	tensors ...kernels.Tensor) {
 	if d.work == nil {
 		return
 	}
@@ -213,7 +226,7 @@ func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a
 	}
 	switch {
 	case a.HeadDim <= wideHead:
-		d.scores(k, read*float64(a.Heads))
+		d.scores(k, part*read*float64(a.Heads))
 	case k == AttentionBackward:
 		k = LatentBackward
 	default:
@@ -222,7 +235,7 @@ func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a
 	if most > 0 {
 		held = min(held, read)
 	}
-	d.count(k, 2*read*float64(a.Heads*each), bytesOf(tensors...)+held*float64(kv.RowBytes()))
+	d.count(k, part*2*read*float64(a.Heads*each), bytesOf(tensors...)+held*float64(kv.RowBytes()))
 }
 
 // index counts the score of each key that a row sees by heads of so many columns, so many products of it, and an fp32

@@ -190,7 +190,7 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	} else {
 		s.add("experts' exchanges", tokens+rows, 0)
 	}
-	s.add("heads' exchanges", micros*c.exchange(x[kernels.ExchangeHeads]), 0)
+	s.add("sequences' exchanges", micros*c.exchange(x[kernels.ExchangeContext]), 0)
 	s.add("weights from owners", weights, hidden*weights)
 	s.add("gradients", gradients, hidden*gradients)
 	share := float64(m.share)

@@ -73,7 +73,7 @@ func (b *Batch) part(p place) batchPart {
 	n := len(bounds) - 1
 	own := bounds[p.part*n/p.parts : (p.part+1)*n/p.parts+1]
 	of.from, of.to = int(own[0]), int(own[len(own)-1])
-	of.context = &model.Context{Ranks: p.parts, Layout: b.Layout}
+	of.context = &model.Context{Ranks: p.parts, From: of.from, Layout: b.Layout}
 	of.layout = &kernels.Layout{}
 	for _, at := range own {
 		of.layout.Segments = append(of.layout.Segments, at-own[0])
@@ -81,7 +81,7 @@ func (b *Batch) part(p place) batchPart {
 	for _, s := range b.Layout.Spans {
 		if first, end := max(s.Row, of.from), min(s.Row+s.Rows, of.to); first < end {
 			of.layout.Spans = append(of.layout.Spans, kernels.Span{Row: first - of.from, Rows: end - first,
-				Pos: first - s.Row})
+				Pos: first - s.Row, Shift: of.from + s.Row - first})
 		}
 	}
 	return of

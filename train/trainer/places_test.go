@@ -10,7 +10,8 @@ import (
 )
 
 // Micro-batches are dealt in order: each to as many ranks of a context as have a segment each, the others wait until
-// the next context begins. A part has whole segments, and the positions of its sequences go on.
+// the next context begins. A part has whole segments, the positions of its sequences go on, and their keys are
+// where those of all parts lie.
 func TestPlaces(t *testing.T) {
 	pack := func(lengths ...int) (list []Sample) {
 		for _, n := range lengths {
@@ -41,8 +42,8 @@ func TestPlaces(t *testing.T) {
 	}
 	b := NewBatch([][]Sample{pack(20), pack(100, 100)}, 64) // segments at 0, 20, 84, 148, 212, 220
 	at := 0
-	for part, want := range []string{"[0 20 84] [{0 20 0 [] 0} {20 64 0 [] 0}]",
-		"[0 64 128 136] [{0 36 64 [] 0} {36 100 0 [] 0}]"} {
+	for part, want := range []string{"[0 20 84] [{0 20 0 [] 0 0} {20 64 0 [] 0 0}]",
+		"[0 64 128 136] [{0 36 64 [] 20 0} {36 100 0 [] 84 0}]"} {
 		p := b.part(place{part: part, parts: 2})
 		if got := fmt.Sprint(p.layout.Segments, " ", p.layout.Spans); got != want || p.from != at {
 			t.Errorf("part %d from %d: %s, want %s", part, p.from, got, want)

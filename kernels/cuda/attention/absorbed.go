@@ -46,7 +46,7 @@ func (d *Ops) listQueries(kv kernels.KV, indices kernels.Tensor, l *kernels.Layo
 	var pages []int32
 	for _, span := range spans {
 		q := absorbedSequence{start: int32(s.queries), row: int32(span.Row + span.Rows - 1),
-			pos: int32(span.Pos + span.Rows - 1), base: int32(span.Row), pages: -1}
+			pos: int32(span.Pos + span.Rows - 1), base: int32(span.KeyRow()), pages: -1}
 		if kv.PageRows > 0 {
 			q.pages = int32(len(pages))
 			pages = append(pages, span.Pages...)

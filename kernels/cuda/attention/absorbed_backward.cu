@@ -62,6 +62,23 @@ __device__ inline void write(Sums<D, Of>& sums, int first, int own, F row) {
   });
 }
 
+// carry reads sums of D columns from memory, or writes them there, for calls that have other heads; row(r) as in write.
+template <bool WRITE, int D, int Of, class F>
+__device__ inline void carry(Sums<D, Of>& sums, int own, F row) {
+  sums.each(own, [&](float (&x)[2][2][4], int column) {
+    int lane = warp_lane();
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      int at = column + i / 2 % 2 * 8 + lane % 4 * 2;
+      float* to = row(i / 4 * 16 + lane / 4 + i % 2 * 8);
+      float* y = x[i / 4][i / 2 % 2] + i % 2 * 2;
+      if (!to || at >= D) continue;
+      if (WRITE) to[at] = y[0], to[at + 1] = y[1];
+      else y[0] = to[at], y[1] = to[at + 1];
+    }
+  });
+}
+
 template <int D, int V>
 __device__ inline void absorbed_dq(const Lists& lists, u16* dq, const u16* dout, const float* lse, const float* delta,
                                    const u16* q, const u16* k, int heads, int dqs, int ds, int lses, int qs, int ks,
@@ -163,10 +180,10 @@ struct Walk {
 };
 
 template <int D, int V>
-__device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta,
-                                    const u16* q, const u16* k, const u32* masks, const Part* parts, int rows,
-                                    int heads, int dks, int dvs, int ds, int lses, int qs, int ks, float c,
-                                    float scale) {
+__device__ inline void absorbed_dkv(u16* dk, u16* dv, float* chains, const u16* dout, const float* lse,
+                                    const float* delta, const u16* q, const u16* k, const u32* masks,
+                                    const Part* parts, int begins, int ends, int rows, int heads, int dks, int dvs,
+                                    int ds, int lses, int qs, int ks, float c, float scale) {
   using T = Lines<D>;
   using U = Lines<V>;
   constexpr int kTile = kPart * T::kStride, kSmall = kPart * U::kStride, kGroups = 8;
@@ -201,6 +218,12 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
   }
   Sums<D, kGroups> gk;
   Sums<V, kGroups> gv;
+  long long row = t.row + t.at;
+  auto chain = [&](int r, int from) { return t.at + r < t.rows ? chains + (row + r) * (D + V) + from : nullptr; };
+  if (!begins) {
+    carry<false>(gv, warp, [&](int r) { return chain(r, 0); });
+    carry<false>(gk, warp, [&](int r) { return chain(r, V); });
+  }
   for (; !walk.done(); stage ^= 1) {
     wait<0>();
     __syncthreads();
@@ -220,7 +243,11 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
     gk.template add<2, true, T>(slopes, 0, own_q, warp);
   }
   wait<0>();  // for the keys, where no query has one
-  long long row = t.row + t.at;
+  if (!ends) {
+    carry<true>(gv, warp, [&](int r) { return chain(r, 0); });
+    carry<true>(gk, warp, [&](int r) { return chain(r, V); });
+    return;
+  }
   auto to = [&](u16* x, int stride, int r) { return t.at + r < t.rows ? x + (row + r) * stride : nullptr; };
   write(gk, 0, warp, [&](int r) { return to(dk, dks, r); });
   write(gv, 0, warp, [&](int r) { return to(dv, dvs, r); });
@@ -232,12 +259,12 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
       int heads, int dqs, int ds, int lses, int qs, int ks, float c, float scale) {                                  \
     absorbed_dq<D, V>(lists, dq, dout, lse, delta, q, k, heads, dqs, ds, lses, qs, ks, c, scale);                    \
   }                                                                                                                  \
-  extern "C" __global__ void __launch_bounds__(256, 1)                                                               \
-      absorbed_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q,     \
-                          const u16* k, const u32* masks, const Part* parts, int rows, int heads, int dks, int dvs,  \
-                          int ds, int lses, int qs, int ks, float c, float scale) {                                  \
-    absorbed_dkv<D, V>(dk, dv, dout, lse, delta, q, k, masks, parts, rows, heads, dks, dvs, ds, lses, qs, ks, c,     \
-                       scale);                                                                                       \
+  extern "C" __global__ void __launch_bounds__(256, 1) absorbed_dkv_##name(                                          \
+      u16* dk, u16* dv, float* chains, const u16* dout, const float* lse, const float* delta, const u16* q,          \
+      const u16* k, const u32* masks, const Part* parts, int begins, int ends, int rows, int heads, int dks, int dvs,\
+      int ds, int lses, int qs, int ks, float c, float scale) {                                                      \
+    absorbed_dkv<D, V>(dk, dv, chains, dout, lse, delta, q, k, masks, parts, begins, ends, rows, heads, dks, dvs, ds,\
+                       lses, qs, ks, c, scale);                                                                      \
   }
 ABSORBED(40_32, 40, 32)
 ABSORBED(72_64, 72, 64)

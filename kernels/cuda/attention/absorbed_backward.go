@@ -4,6 +4,7 @@ package attention
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/cu"
 
@@ -16,9 +17,11 @@ const absorbedMasks = 64 // words of a thread of absorbed_masks
 // absorbedGradients is one call of the gradient of absorbed attention.
 type absorbedGradients struct {
 	d                           *Ops
-	dq, dk, dv, dout, lse, q, k kernels.Tensor
+	dq, dk, dv, dout, lse, q, k kernels.Tensor // dq or dk nil: not wanted
 	l                           *kernels.Layout
 	a                           kernels.Attn
+	part                        kernels.KeyPart
+	chains                      kernels.Tensor // of keys, between calls; nil: the call has all heads
 	lists                       *queryLists
 	rows                        int
 	delta                       cu.DevicePtr // F32 [rows, Heads]
@@ -28,22 +31,37 @@ type absorbedGradients struct {
 // gradientsAbsorbed is the gradient of attention for unpaged layouts, dense where indices are nil.
 func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
+	g := &absorbedGradients{d: d, dq: dq, dk: dk, dv: dv, dout: dout, lse: lse, q: q, l: l, a: a, part: allKeys(l)}
+	g.compute(out, kv, indices)
+}
+
+// allKeys is the keys of a layout, by all heads.
+func allKeys(l *kernels.Layout) kernels.KeyPart {
+	return kernels.KeyPart{To: l.Rows(), Begins: true, Ends: true}
+}
+
+// compute enqueues the gradients that are wanted; out nil: delta is there.
+func (g *absorbedGradients) compute(out kernels.Tensor, kv kernels.KV, indices kernels.Tensor) {
 	mustShare(kv)
-	g := &absorbedGradients{d: d, dq: dq, dk: dk, dv: dv, dout: dout, lse: lse, q: q, k: kv.K, l: l, a: a,
-		rows: l.Rows()}
-	g.lists = d.listQueries(kv, indices, l)
-	width := 0
-	if !indices.IsNil() {
-		width = driver.Blocks(longest(l), absorbedBackwardPart)
+	d, a, width, own := g.d, g.a, 0, 0
+	g.k, g.rows = kv.K, g.l.Rows()
+	g.lists = d.listQueries(kv, indices, g.l)
+	if !indices.IsNil() && !g.dk.IsNil() {
+		width = driver.Blocks(longest(g.l), absorbedBackwardPart)
+	}
+	if !out.IsNil() {
+		own = g.rows * a.Heads
 	}
 	var wide wideGradients
 	if d.absorbedWide(a) {
 		wide = g.planWide(width > 0)
 	}
-	parts := d.Floats(append([]int{g.rows * a.Heads, g.rows * width}, wide.floats()...)...)
-	g.delta = parts[0]
-	launchAttentionDelta(d.Context, driver.WarpGrid(g.rows*a.Heads), driver.WarpThreads, 0, g.delta, dout, out, g.rows,
-		a.Heads, a.Values(), dout.Stride, out.Stride)
+	parts := d.Floats(append([]int{own, g.rows * width}, wide.floats()...)...)
+	if own > 0 {
+		g.delta = parts[0]
+		launchAttentionDelta(d.Context, driver.WarpGrid(own), driver.WarpThreads, 0, g.delta, g.dout, out, g.rows,
+			a.Heads, a.Values(), g.dout.Stride, out.Stride)
+	}
 	if width > 0 {
 		g.masks = parts[1]
 		grid := [3]int{driver.Blocks(g.lists.queries, driver.WarpThreads), driver.Blocks(width, absorbedMasks), 1}
@@ -61,12 +79,31 @@ func (g *absorbedGradients) portable() {
 	d, a := g.d, g.a
 	name, lines, small := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values()), stride64(a.HeadDim), stride64(a.Values())
 	shared := 2*(absorbedHeads*(lines+small+64)+2*absorbedBackwardPart*lines) + 4*2*absorbedBackwardPart
-	launchAbsorbedDq(d.Context, name, [3]int{g.lists.queries, driver.Blocks(a.Heads, absorbedHeads), 1},
-		absorbedThreads, shared, &g.lists.params, g.dq, g.dout, g.lse, g.delta, g.q, g.k, a.Heads, g.dq.Stride,
-		g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
-	keys := attentionParts(g.l, absorbedBackwardPart, false)
+	if !g.dq.IsNil() {
+		launchAbsorbedDq(d.Context, name, [3]int{g.lists.queries, driver.Blocks(a.Heads, absorbedHeads), 1},
+			absorbedThreads, shared, &g.lists.params, g.dq, g.dout, g.lse, g.delta, g.q, g.k, a.Heads, g.dq.Stride,
+			g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
+	}
+	if g.dk.IsNil() {
+		return
+	}
+	keys := slices.DeleteFunc(attentionParts(g.l, absorbedBackwardPart, false), func(p attentionPart) bool {
+		return !within(g.part, int(p.row+p.at), absorbedBackwardPart)
+	})
 	shared = 2*absorbedBackwardPart*(3*lines+2*small+2*64) + 4*2*3*absorbedBackwardPart
-	launchAbsorbedDkv(d.Context, name, [3]int{len(keys), 1, 1}, absorbedThreads, shared, g.dk, g.dv, g.dout, g.lse,
-		g.delta, g.q, g.k, g.masks, driver.Stage(d.Context, keys), g.rows, a.Heads, g.dk.Stride, g.dv.Stride,
-		g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
+	launchAbsorbedDkv(d.Context, name, [3]int{len(keys), 1, 1}, absorbedThreads, shared, g.dk, g.dv, g.chains, g.dout,
+		g.lse, g.delta, g.q, g.k, g.masks, driver.Stage(d.Context, keys), flag(g.part.Begins), flag(g.part.Ends),
+		g.rows, a.Heads, g.dk.Stride, g.dv.Stride, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a),
+		float32(a.Scale))
+}
+
+// within tells whether one of so many rows from a row on is of a part. Blocks of keys begin at multiples from position
+// 0, and so may have others' keys.
+func within(p kernels.KeyPart, row, rows int) bool { return row < p.To && row+rows > p.From }
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -46,17 +46,17 @@ func TestAbsorbedBackwardPasses(t *testing.T) {
 func TestKeyPasses(t *testing.T) {
 	l, _, _ := attend([]int{130, 1, 700, 64}, 0)
 	const heads = 5
-	_, all := keyTiles(l, 0, driver.Blocks(longest(l), keyRows))
+	_, all := keyTiles(l, allKeys(l), 0, driver.Blocks(longest(l), keyRows))
 	for _, most := range []int{heads * all, 3 * all, all, all - 1, all / 3, 4, 1} {
 		next := map[[2]int32][2]int{} // of a tile: head, block of queries
-		for _, p := range keyPasses(l, heads, most) {
+		for _, p := range keyPasses(l, allKeys(l), heads, most) {
 			first, largest := 0, 0
 			for _, k := range p.tiles {
 				if int(k.first) != first {
 					t.Fatalf("room for %d: a tile's units begin at %d, want %d", most, k.first, first)
 				}
 				first += int(k.count)
-				largest = max(largest, queryUnits(l, int(k.from)))
+				largest = max(largest, queryUnits(l, allKeys(l), int(k.from)))
 			}
 			if p.units != p.heads*first || p.units > max(most, largest) {
 				t.Errorf("room for %d: %d units of %d heads and %d blocks", most, p.units, p.heads, first)

@@ -36,13 +36,13 @@ type keyPass struct {
 
 // keyPasses cuts the units of all heads so that no pass has more than `most`, or more than it must. Sums are chains
 // over heads ascending, in each over queries ascending, and so are the passes.
-func keyPasses(l *kernels.Layout, heads, most int) (passes []keyPass) {
+func keyPasses(l *kernels.Layout, part kernels.KeyPart, heads, most int) (passes []keyPass) {
 	last := driver.Blocks(longest(l), keyRows)
 	add := func(head, heads, from, to int) {
-		tiles, units := keyTiles(l, from, to)
+		tiles, units := keyTiles(l, part, from, to)
 		passes = append(passes, keyPass{head, heads, heads * units, tiles})
 	}
-	_, all := keyTiles(l, 0, last)
+	_, all := keyTiles(l, part, 0, last)
 	if all == 0 {
 		return nil
 	}
@@ -56,8 +56,8 @@ func keyPasses(l *kernels.Layout, heads, most int) (passes []keyPass) {
 	for head := range heads {
 		for from := 0; from < last; {
 			to, units := from, 0
-			for to < last && (units == 0 || units+queryUnits(l, to) <= most) {
-				units += queryUnits(l, to)
+			for to < last && (units == 0 || units+queryUnits(l, part, to) <= most) {
+				units += queryUnits(l, part, to)
 				to++
 			}
 			add(head, 1, from, to)
@@ -67,23 +67,25 @@ func keyPasses(l *kernels.Layout, heads, most int) (passes []keyPass) {
 	return passes
 }
 
-// queryUnits is how many key tiles block x of the queries of all sequences has keys of.
-func queryUnits(l *kernels.Layout, x int) (n int) {
+// queryUnits is how many key tiles of a part block x of the queries of all sequences has keys of.
+func queryUnits(l *kernels.Layout, part kernels.KeyPart, x int) (n int) {
 	for _, s := range l.Spans {
-		if x*keyRows < s.Rows {
-			n += x*keyRows/absorbedDkvWideKeys + 1
+		for at := 0; at <= x*keyRows && x*keyRows < s.Rows; at += absorbedDkvWideKeys {
+			n += flag(within(part, s.Row+at, absorbedDkvWideKeys))
 		}
 	}
 	return n
 }
 
-// keyTiles is the tiles that blocks [from, to) of queries have keys of, those with most blocks first, and the units.
-func keyTiles(l *kernels.Layout, from, to int) (tiles []absorbedDkvWideKeyTile, units int) {
+// keyTiles is the tiles of a part that blocks [from, to) of queries have keys of, those with most blocks first, and the
+// units.
+func keyTiles(l *kernels.Layout, part kernels.KeyPart, from, to int) (tiles []absorbedDkvWideKeyTile, units int) {
 	width, flags := driver.Blocks(longest(l), keyRows), 0
 	for _, s := range l.Spans {
 		for at := 0; at < s.Rows; at += absorbedDkvWideKeys {
 			first := max(from, at/keyRows)
-			if count := min(to, driver.Blocks(s.Rows, keyRows)) - first; count > 0 {
+			count := min(to, driver.Blocks(s.Rows, keyRows)) - first
+			if count > 0 && within(part, s.Row+at, absorbedDkvWideKeys) {
 				tiles = append(tiles, absorbedDkvWideKeyTile{int32(s.Row), int32(s.Rows), int32(at), int32(first),
 					int32(count), 0,
 					int32(flags)})
@@ -111,16 +113,20 @@ func (w *wideGradients) floats() []int { return []int{w.scratch, w.sums, w.flags
 
 func (g *absorbedGradients) planWide(listed bool) (w wideGradients) {
 	bytes := dsBytes * driver.Blocks(g.a.Heads, absorbedHeads)
-	w.calls = g.lists.calls(keyRows, bytes, g.d.ChunkBytes, false)
+	if !g.dq.IsNil() {
+		w.calls = g.lists.calls(keyRows, bytes, g.d.ChunkBytes, false)
+	}
 	for _, c := range w.calls {
 		w.scratch = max(w.scratch, c.count*c.splits*bytes/4)
 	}
-	w.passes = keyPasses(g.l, g.a.Heads, g.d.ChunkBytes/(2*unitBytes))
+	if !g.dk.IsNil() {
+		w.passes = keyPasses(g.l, g.part, g.a.Heads, g.d.ChunkBytes/(2*unitBytes))
+	}
 	for _, p := range w.passes {
 		w.units = max(w.units, p.units)
 	}
 	w.scratch = max(w.scratch, w.units*2*unitBytes/4)
-	if len(w.passes) > 1 {
+	if len(w.passes) > 1 && g.chains.IsNil() {
 		w.sums = g.rows * (g.a.HeadDim + g.a.Values())
 	}
 	if listed {
@@ -133,10 +139,10 @@ func (g *absorbedGradients) planWide(listed bool) (w wideGradients) {
 
 // wide is by wgmma; parts are the pieces of w.floats.
 func (g *absorbedGradients) wide(w *wideGradients, parts []cu.DevicePtr) {
-	if len(w.passes) == 0 { // no rows
-		return
-	}
 	d, a, scratch, sums, flags := g.d, g.a, parts[0], parts[1], parts[2]
+	if !g.chains.IsNil() {
+		sums = driver.AtType(g.chains, kernels.F32)
+	}
 	for _, c := range w.calls {
 		grid := [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), 1}
 		launchAbsorbedDsWide(d.Context, "_576_512", grid, dsThreads, dsShared, &g.lists.params, scratch, g.dout, g.lse,
@@ -145,11 +151,14 @@ func (g *absorbedGradients) wide(w *wideGradients, parts []cu.DevicePtr) {
 		launchAbsorbedDqWide(d.Context, "_576_512", grid, dqThreads, dqShared, &g.lists.params, g.dq, scratch, g.k,
 			c.first, a.Heads, c.splits, g.dq.Stride, g.k.Stride)
 	}
+	if len(w.passes) == 0 {
+		return
+	}
 	if g.masks == 0 {
 		flags = 0
 	} else {
 		width := driver.Blocks(longest(g.l), keyRows)
-		tiles, _ := keyTiles(g.l, 0, width)
+		tiles, _ := keyTiles(g.l, g.part, 0, width)
 		launchAbsorbedFlags(d.Context, [3]int{len(tiles), width, 1}, 32, 0, flags, g.masks,
 			driver.Stage(d.Context, tiles), g.rows)
 	}
@@ -165,6 +174,7 @@ func (g *absorbedGradients) wide(w *wideGradients, parts []cu.DevicePtr) {
 			&maps, scratch, slopes, g.lse, g.delta, g.k, g.masks, tiles, flags, p.head, p.heads, a.Heads, units, g.rows,
 			g.lse.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
 		launchAbsorbedDkvWide(d.Context, "_576_512", [3]int{dkvBlocks * len(p.tiles), 1, 1}, dkvThreads, dkvShared,
-			&maps, sums, g.dk, g.dv, tiles, flags, p.head, p.heads, a.Heads, g.dk.Stride, g.dv.Stride)
+			&maps, sums, g.dk, g.dv, tiles, flags, flag(g.part.Begins), flag(g.part.Ends), p.head, p.heads,
+			a.Heads, g.dk.Stride, g.dv.Stride)
 	}
 }

@@ -357,6 +357,7 @@ __device__ inline void carry(float* d, float* sums, int count) {
 struct Product {
   const TensorMap *weights, *rows;
   int width, column;  // of a head; the first
+  bool begins, ends;  // heads of the call: the chains begin, the gradients are written
   float* sums;        // of row 0 of the batch
   u16* to;            // likewise
   int stride;
@@ -389,7 +390,8 @@ __device__ inline void add_units(const Pass& pass, const Product& w, u64* bars) 
   int units = 0, last = t.from + t.count - 1, left = t.rows - last * kRows;
   for (int x = t.from; x <= last; x++) units += live(x);
   bool cut = left < kRows && live(last);  // the last block of each head is filled up with zeros
-  bool begins = pass.head == 0 && t.from * kRows == t.at, ends = pass.head + pass.heads == pass.of && left <= kRows;
+  bool begins = w.begins && pass.head == 0 && t.from * kRows == t.at;
+  bool ends = w.ends && pass.head + pass.heads == pass.of && left <= kRows;
   int first = t.at + team * kRows, count = t.rows - first;
   float* sums = w.sums + (size_t)(t.row + first) * kSums;
   float d[COLUMNS / 8][4];
@@ -407,18 +409,24 @@ __device__ inline void add_units(const Pass& pass, const Product& w, u64* bars) 
   else carry<COLUMNS, true>(d[0], sums, count);
 }
 
-// absorbed_dkv_wide continues the sums of dv and dk F32 [rows, 512 + 576] by a pass, or writes both in the last one.
+// absorbed_dkv_wide continues the sums of dv and dk F32 [rows, 512 + 576] by a pass, or writes both in the last one of
+// a call that ends them.
 // Grid: five blocks a key tile, two with 256 columns of dv and three with 192 of dk.
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_dkv_wide_576_512(const __grid_constant__ KeyMaps maps, float* sums, u16* dk, u16* dv,
-                              const KeyTile* tiles, const u32* flags, int head, int heads, int of, int dks, int dvs) {
+                              const KeyTile* tiles, const u32* flags, int begins, int ends, int head, int heads, int of,
+                              int dks, int dvs) {
   __shared__ u64 bars[2 * 5];
   Pass pass = {tiles, flags, head, heads, of};
   int part = blockIdx.x % 5, column = part < 2 ? part * 256 : (part - 2) * 192;
   if (part < 2) {
-    add_units<256, 4>(pass, {&maps.p, &maps.dout, kValues, column, sums + column, dv + column, dvs}, bars);
+    add_units<256, 4>(
+        pass, {&maps.p, &maps.dout, kValues, column, begins != 0, ends != 0, sums + column, dv + column, dvs}, bars);
   } else {
-    add_units<192, 5>(pass, {&maps.ds, &maps.q, kColumns, column, sums + kValues + column, dk + column, dks}, bars);
+    add_units<192, 5>(pass,
+                      {&maps.ds, &maps.q, kColumns, column, begins != 0, ends != 0, sums + kValues + column,
+                       dk + column, dks},
+                      bars);
   }
 }
 

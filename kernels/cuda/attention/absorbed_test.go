@@ -27,19 +27,66 @@ func absorbedLayer(t *testing.T, a kernels.Attn, spans []int, topK int, near boo
 			q, 1), cudatest.Strided(kernels.BF16, rows, k, 1), cudatest.Lists(l, max(topK, 1), near),
 		cudatest.Strided(kernels.BF16, rows, o, 1), cudatest.Strided(kernels.BF16, rows, q, 1),
 		cudatest.Normal(kernels.BF16, rows, k, 1),
-		cudatest.Strided(kernels.BF16, rows, a.ValueDim, 1)}
+		cudatest.Strided(kernels.BF16, rows, a.ValueDim, 1), cudatest.Normal(kernels.BF16, rows, q, 1),
+		cudatest.Normal(kernels.BF16, rows, k, 1), cudatest.Normal(kernels.BF16, rows, a.ValueDim, 1)}
 	cudatest.Both(t, fmt.Sprintf("%+v of %v, lists of %d", a, spans, topK), x,
 		func(d kernels.Device, x []kernels.Tensor) {
 			kv := shared(x[3], a, 0)
 			if topK == 0 {
 				d.Attention(x[0], x[1], x[2], kv, l, a)
 				d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kv, l, a)
+				divided(d, [3]kernels.Tensor(x[9:]), x[5], x[0], x[1], x[2], kv, kernels.Tensor{}, l, a)
 				return
 			}
 			s := d.(kernels.SparseAttention)
 			s.SparseAttend(x[0], x[1], x[2], kv, x[4], l, a)
 			s.SparseAttendBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kv, x[4], l, a)
+			divided(d, [3]kernels.Tensor(x[9:]), x[5], x[0], x[1], x[2], kv, x[4], l, a)
 		})
+}
+
+// divided computes out, lse, and the gradients of queries, keys and values by two parts of the rows, of keys by two
+// parts of the heads.
+func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kernels.Tensor, kv kernels.KV,
+	lists kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	d, mem, rows := dev.(kernels.DividedAttention), kernels.NewArena(dev), l.Rows()
+	for _, part := range [][2]int{{0, rows / 3}, {rows / 3, rows}} {
+		from, to := part[0], part[1]
+		own := &kernels.Layout{Segments: []int32{0, int32(to - from)}}
+		for _, s := range l.Spans {
+			if first, end := max(s.Row, from), min(s.Row+s.Rows, to); first < end {
+				own.Spans = append(own.Spans, kernels.Span{Row: first - from, Rows: end - first, Pos: first - s.Row,
+					Shift: s.Row + from - first})
+			}
+		}
+		some := lists
+		if lists.IsNil() {
+			dev.Attention(out.RowRange(from, to), lse.RowRange(from, to), q.RowRange(from, to), kv, own, a)
+		} else {
+			some = lists.RowRange(from, to)
+			dev.(kernels.SparseAttention).SparseAttend(out.RowRange(from, to), lse.RowRange(from, to),
+				q.RowRange(from, to), kv, some, own, a)
+		}
+		delta := mem.New(kernels.F32, to-from, a.Heads)
+		d.AttentionDelta(delta, dout.RowRange(from, to), out.RowRange(from, to), a)
+		d.AttentionQueryGrad(grads[0].RowRange(from, to), dout.RowRange(from, to), delta, lse.RowRange(from, to),
+			q.RowRange(from, to), kv, some, own, a)
+	}
+	for _, part := range [][2]int{{0, rows / 3}, {rows / 3, rows}} {
+		sums := mem.New(kernels.F32, rows, a.HeadDim+a.ValueDim)
+		dk, dv := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim)
+		for i, heads := range [][2]int{{0, a.Heads / 2}, {a.Heads / 2, a.Heads}} {
+			of, v := a, a.ValueDim
+			of.Heads = heads[1] - heads[0]
+			delta, do := mem.New(kernels.F32, rows, of.Heads), dout.ColRange(heads[0]*v, heads[1]*v)
+			d.AttentionDelta(delta, do, out.ColRange(heads[0]*v, heads[1]*v), of)
+			d.AttentionKeyGrad(dk, dv, sums, do, delta, lse.ColRange(heads[0], heads[1]),
+				q.ColRange(heads[0]*a.HeadDim, heads[1]*a.HeadDim), kv, lists, l, of,
+				kernels.KeyPart{From: part[0], To: part[1], Begins: i == 0, Ends: i == 1})
+		}
+		dev.Copy(grads[1].RowRange(part[0], part[1]), dk.RowRange(part[0], part[1]))
+		dev.Copy(grads[2].RowRange(part[0], part[1]), dv.RowRange(part[0], part[1]))
+	}
 }
 
 // Every width and number of heads, sequences that end anywhere in a block, lists that end anywhere in a step.

@@ -342,62 +342,70 @@ func launchAbsorbedCodes[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context,
 
 // launchAbsorbedDkv enqueues a kernel of absorbed_backward.cu: absorbed_dkv_40_32, absorbed_dkv_72_64,
 // absorbed_dkv_576_512.
-func launchAbsorbedDkv[P1, P2, P3, P4, P5, P6, P7, P8 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
-	threads, sharedBytes int, dk P1, dv P2, dout P3, lse P4, delta P5, q P6, k P7, masks P8,
-	parts driver.Array[attentionPart], rows, heads, dks, dvs, ds, lses, qs, ks int, c, scale float32) {
+func launchAbsorbedDkv[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *driver.Context, variant string,
+	grid [3]int, threads, sharedBytes int, dk P1, dv P2, chains P3, dout P4, lse P5, delta P6, q P7, k P8,
+	masks P9, parts driver.Array[attentionPart], begins, ends, rows, heads, dks, dvs, ds, lses, qs, ks int, c,
+	scale float32) {
 	params := struct {
-		dk    cu.DevicePtr
-		dv    cu.DevicePtr
-		dout  cu.DevicePtr
-		lse   cu.DevicePtr
-		delta cu.DevicePtr
-		q     cu.DevicePtr
-		k     cu.DevicePtr
-		masks cu.DevicePtr
-		parts driver.Array[attentionPart]
-		rows  int32
-		heads int32
-		dks   int32
-		dvs   int32
-		ds    int32
-		lses  int32
-		qs    int32
-		ks    int32
-		c     float32
-		scale float32
+		dk     cu.DevicePtr
+		dv     cu.DevicePtr
+		chains cu.DevicePtr
+		dout   cu.DevicePtr
+		lse    cu.DevicePtr
+		delta  cu.DevicePtr
+		q      cu.DevicePtr
+		k      cu.DevicePtr
+		masks  cu.DevicePtr
+		parts  driver.Array[attentionPart]
+		begins int32
+		ends   int32
+		rows   int32
+		heads  int32
+		dks    int32
+		dvs    int32
+		ds     int32
+		lses   int32
+		qs     int32
+		ks     int32
+		c      float32
+		scale  float32
 	}{
 		dk: driver.AtType(dk, kernels.BF16), dv: driver.AtType(dv, kernels.BF16),
-		dout: driver.AtType(dout, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
-		delta: driver.AtType(delta, kernels.F32), q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16),
-		masks: driver.At(masks), parts: parts, rows: driver.Int32(rows), heads: driver.Int32(heads),
+		chains: driver.AtType(chains, kernels.F32), dout: driver.AtType(dout, kernels.BF16),
+		lse: driver.AtType(lse, kernels.F32), delta: driver.AtType(delta, kernels.F32),
+		q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16), masks: driver.At(masks), parts: parts,
+		begins: driver.Int32(begins), ends: driver.Int32(ends), rows: driver.Int32(rows), heads: driver.Int32(heads),
 		dks: driver.Int32(dks), dvs: driver.Int32(dvs), ds: driver.Int32(ds), lses: driver.Int32(lses),
 		qs: driver.Int32(qs), ks: driver.Int32(ks), c: c, scale: scale,
 	}
-	ctx.Launch("absorbed_dkv"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:112])
+	ctx.Launch("absorbed_dkv"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:128])
 }
 
 // launchAbsorbedDkvWide enqueues a kernel of absorbed_dkv_wide.cu: absorbed_dkv_wide_576_512.
 func launchAbsorbedDkvWide[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
 	sharedBytes int, maps *absorbedDkvWideKeyMaps, sums P1, dk P2, dv P3,
-	tiles driver.Array[absorbedDkvWideKeyTile], flags P4, head, heads, of, dks, dvs int) {
+	tiles driver.Array[absorbedDkvWideKeyTile], flags P4, begins, ends, head, heads, of, dks, dvs int) {
 	params := struct {
-		maps  absorbedDkvWideKeyMaps
-		sums  cu.DevicePtr
-		dk    cu.DevicePtr
-		dv    cu.DevicePtr
-		tiles driver.Array[absorbedDkvWideKeyTile]
-		flags cu.DevicePtr
-		head  int32
-		heads int32
-		of    int32
-		dks   int32
-		dvs   int32
+		maps   absorbedDkvWideKeyMaps
+		sums   cu.DevicePtr
+		dk     cu.DevicePtr
+		dv     cu.DevicePtr
+		tiles  driver.Array[absorbedDkvWideKeyTile]
+		flags  cu.DevicePtr
+		begins int32
+		ends   int32
+		head   int32
+		heads  int32
+		of     int32
+		dks    int32
+		dvs    int32
 	}{
 		maps: *maps, sums: driver.AtType(sums, kernels.F32), dk: driver.AtType(dk, kernels.BF16),
-		dv: driver.AtType(dv, kernels.BF16), tiles: tiles, flags: driver.At(flags), head: driver.Int32(head),
-		heads: driver.Int32(heads), of: driver.Int32(of), dks: driver.Int32(dks), dvs: driver.Int32(dvs),
+		dv: driver.AtType(dv, kernels.BF16), tiles: tiles, flags: driver.At(flags), begins: driver.Int32(begins),
+		ends: driver.Int32(ends), head: driver.Int32(head), heads: driver.Int32(heads), of: driver.Int32(of),
+		dks: driver.Int32(dks), dvs: driver.Int32(dvs),
 	}
-	ctx.Launch("absorbed_dkv_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:572])
+	ctx.Launch("absorbed_dkv_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:580])
 }
 
 // launchAbsorbedDq enqueues a kernel of absorbed_backward.cu: absorbed_dq_40_32, absorbed_dq_72_64,

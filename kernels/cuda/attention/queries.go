@@ -49,7 +49,7 @@ func planQueries(d *Ops, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *
 		call = queryCall{first: len(tiles), firstRow: len(rows)}
 	}
 	for _, s := range l.Spans {
-		t := queries{base: int32(s.Row), pages: -1}
+		t := queries{base: int32(s.KeyRow()), pages: -1}
 		if kv.PageRows > 0 {
 			t.pages = int32(len(pages))
 			pages = append(pages, s.Pages...)
