@@ -1,8 +1,10 @@
 package configs
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -406,8 +408,18 @@ func FuzzShape(f *testing.F) {
 	})
 }
 
-// "auto" is resolved by the device.
+// "auto" is resolved by the device, and by what folders of a model and of an adapter name.
 func TestResolveAuto(t *testing.T) {
+	dir := t.TempDir()
+	path, adapter := "model.path="+dir, []string{"lora.path=" + filepath.Join(dir, "adapter"), "model.path=" + dir}
+	for file, text := range map[string]string{"config.json": `{"rope": 1, "lockstep": {"acts": "fp8x128"}}`,
+		"adapter/adapter_config.json": `{"lockstep": {"acts": "none"}}`, "other/adapter_config.json": `{"r": 8}`} {
+		file = filepath.Join(dir, file)
+		err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		set  []string
 		want string
@@ -418,8 +430,17 @@ func TestResolveAuto(t *testing.T) {
 		{[]string{"definition.dot=tc16"}, "bf16 tc16 poly"},
 		{[]string{"definition.acts=fp8x128", "model.weights=fp8"}, "bf16 tc16 poly"},
 		{[]string{"model.dtype=bf16"}, "bf16 fma poly"},
+		{[]string{path}, "bf16 tc16 poly"},
+		{[]string{path, "definition.acts=none"}, "fp32 fma poly"},
+		{[]string{path, "lora.path=" + filepath.Join(dir, "other")}, "bf16 tc16 poly"},
+		{adapter, "fp32 fma poly"},
+		{[]string{"model.path=" + filepath.Join(dir, "none")}, "fp32 fma poly"},
 	} {
-		s, err := Parse("s.toml", []byte(minimal), append([]string{"model.dtype=auto"}, c.set...))
+		text := minimal
+		if strings.Contains(strings.Join(c.set, " "), "model.path") {
+			text = "[data]\npath = \"x.jsonl\"\n[run]\nsteps = 10\n"
+		}
+		s, err := Parse("s.toml", []byte(text), append([]string{"model.dtype=auto"}, c.set...))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -434,7 +434,11 @@ func (s *Shape) ResolveAuto() {
 		}
 	}
 	cuda := s.Device.Kind == "cuda"
-	auto(&s.Definition.Dot, cuda || s.Definition.Acts == "fp8x128", "tc16", "fma")
+	acts := s.Definition.Acts
+	if acts == "auto" {
+		acts = folderActs(s.Model.Path, s.LoRA.Path)
+	}
+	auto(&s.Definition.Dot, cuda || acts == "fp8x128", "tc16", "fma")
 	auto(&s.Definition.Exp2, cuda, "ex2h", "poly")
 	auto(&s.Model.DType, s.Definition.Dot == "tc16", "bf16", "fp32")
 }

@@ -46,6 +46,11 @@ func (d metaDevice) CheckQuantized(w kernels.QuantizedWeight) error {
 	return d.checked(d.of.CheckQuantized(w))
 }
 
+// CheckQuantizedCache checks on the card.
+func (d metaDevice) CheckQuantizedCache(a kernels.Attn) error {
+	return d.checked(d.of.CheckQuantizedCache(a))
+}
+
 // IsMeta says that operations compute nothing.
 func (d metaDevice) IsMeta() {}
 

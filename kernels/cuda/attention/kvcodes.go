@@ -3,22 +3,12 @@
 package attention
 
 import (
-	"fmt"
-
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/driver"
 	"lockstep/quant"
 )
-
-// CheckQuantizedCache accepts what attention is written for.
-func (d *Ops) CheckQuantizedCache(a kernels.Attn) error {
-	if !Supports(a) {
-		return fmt.Errorf("attention on the GPU has no kernels for %+v", a)
-	}
-	return nil
-}
 
 // inCodes is keys or values in codes as kernels read them.
 func inCodes(codes, scales kernels.Tensor) *kvcodesCodes {

@@ -41,8 +41,17 @@ func TestCheckAttention(t *testing.T) {
 		if err := d.CheckSparseAttention(a, x); err != nil {
 			t.Errorf("%+v, %+v: %v", a, x, err)
 		}
+		if err := d.CheckQuantizedCache(a); err != nil {
+			t.Errorf("%+v: %v", a, err)
+		}
 		a.Window = 5
 		if err := d.CheckAttention(a); err == nil || !strings.Contains(err.Error(), "yet") {
+			t.Errorf("%+v: %v", a, err)
+		}
+	}
+	heads := kernels.Attn{Heads: 16, KVHeads: 2, HeadDim: 128, Scale: 0.1}
+	for _, a := range []kernels.Attn{heads, latentShape([2]int{192, 128}, [2]int{4, 4})} {
+		if err := d.CheckQuantizedCache(a); err != nil {
 			t.Errorf("%+v: %v", a, err)
 		}
 	}
@@ -52,6 +61,10 @@ func TestCheckAttention(t *testing.T) {
 	if err := d.CheckAttention(absorbedShape(absorbedDims[0], 2)); err == nil ||
 		!strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)
+	}
+	if err := d.CheckQuantizedCache(heads); err == nil ||
+		!strings.Contains(err.Error(), "otherwise than the definition") {
+		t.Errorf("pages in codes by another definition: %v", err)
 	}
 }
 
