@@ -5,6 +5,7 @@ package cuda
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 
@@ -157,5 +158,58 @@ func TestPin(t *testing.T) {
 	if !bytes.Equal(got, want) || other.Counts().Pinned != pinned {
 		t.Errorf("what came to another card differs: %t, and it has pinned %d bytes, before %d",
 			!bytes.Equal(got, want), other.Counts().Pinned, pinned)
+	}
+}
+
+// Where host memory is pinned a kernel moves what is written and read: of any length, to any address, in order.
+func TestMove(t *testing.T) {
+	d, _ := cudatest.Pair[*Device](t)
+	kernels.NewHostArena(d).New(kernels.F32, 1, 1)
+	for _, dtype := range []kernels.DType{kernels.BF16, kernels.F32} { // groups begin at multiples of 2 and of 4 bytes
+		for _, cols := range []int{1, 7, 2053} {
+			o := cudatest.Normal(dtype, 3, cols, 1)
+			x, _ := o.On(d)
+			want, part := bytes.Clone(o.Raw), x.RowRange(1, 2)
+			for i := range part.Bytes() {
+				want[part.Bytes()+i] = byte(7 * i)
+			}
+			d.Write(part, bytes.Repeat([]byte{255}, part.Bytes()))
+			d.Write(part, want[part.Bytes():2*part.Bytes()])
+			got := make([]byte, x.Bytes())
+			if d.Read(got, x); !bytes.Equal(got, want) {
+				t.Errorf("%d columns of %s differ from what was written", cols, dtype)
+			}
+		}
+	}
+	ids := make([]int32, 13)
+	for i := range ids {
+		ids[i] = int32(i) << 20
+	}
+	x, _ := cudatest.Ints(1, 13, ids).On(d)
+	if got := d.ReadAsync(x)(); !slices.Equal(got, ids) {
+		t.Errorf("%v come back as %v", ids, got)
+	}
+}
+
+// How long a short write takes while a long copy from the host's memory is under way, which it must not wait for.
+func BenchmarkMove(b *testing.B) {
+	d := cudatest.Card.(*Device)
+	const bytes = 1 << 30
+	host, dst := kernels.NewHostArena(d).New(kernels.U8, 1, bytes), kernels.NewArena(d).New(kernels.U8, 1, bytes)
+	x := kernels.NewArena(d).New(kernels.I32, 1, 256)
+	raw := make([]byte, x.Bytes())
+	d.WaitEvents(d.CopyPeer(nil, kernels.PeerCopy{Dst: dst, Src: host}))
+	b.ResetTimer()
+	for range b.N {
+		long := d.CopyPeer(nil, kernels.PeerCopy{Dst: dst, Src: host})
+		d.Write(x, raw)
+		for short := d.Record(); !short.Happened(); {
+		}
+		b.StopTimer()
+		d.WaitEvents(long)
+		if err := d.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
 	}
 }

@@ -57,7 +57,8 @@ func Open(def kernels.Definition, ordinal int, sources Sources) (*Context, error
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, sources: sources, maps: map[boxes]TensorMap{}}
+	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, sources: append(Sources{own}, sources...),
+		maps: map[boxes]TensorMap{}}
 	if c.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, err
 	}
@@ -153,7 +154,10 @@ func (c *Context) Write(dst kernels.Tensor, src []byte) {
 	switch {
 	case len(src) == 0:
 	case len(src) <= ringBytes/8: // without waiting for what is enqueued
-		c.Do(func() error { return c.ring.copy(Address(dst), src) })
+		c.Do(func() error {
+			at, err := c.ring.put(src)
+			return errors.Join(err, c.toCard(Address(dst), c.ring.piece(at, len(src))))
+		})
 	default:
 		c.counts.Waits++
 		c.Do(func() error { return cu.MemcpyHtoD(Address(dst), unsafe.Pointer(&src[0]), int64(len(src))) })

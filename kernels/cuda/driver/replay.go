@@ -94,7 +94,7 @@ func (c *Context) launchSegment() {
 	if seq.at == len(seq.segments) || seq.segments[seq.at].at == 0 {
 		return
 	}
-	c.Do(c.replay.launch)
+	c.Do(func() error { return c.replay.launch(c.toCard) })
 	seq.at++
 	c.counts.Launches++
 }
@@ -118,15 +118,14 @@ func (r *graphReplay) stage(src []byte) cu.DevicePtr {
 }
 
 // launch sends what was staged since the last segment, brings the graph of this one up to date and runs it.
-func (r *graphReplay) launch() error {
+func (r *graphReplay) launch(toCard func(cu.DevicePtr, []byte) error) error {
 	p := r.current.segments[r.current.at]
 	if err := p.update(); err != nil {
 		return err
 	}
 	if from := r.sent; from < r.staged {
 		r.sent = r.staged
-		if err := cu.MemcpyHtoDAsync(r.base+cu.DevicePtr(from), unsafe.Pointer(&r.host[from]), int64(r.staged-from),
-			cu.NoStream); err != nil {
+		if err := toCard(r.base+cu.DevicePtr(from), r.host[from:r.staged]); err != nil {
 			return err
 		}
 	}

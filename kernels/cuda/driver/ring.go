@@ -34,29 +34,23 @@ func newRing() (*ring, error) {
 	return r, nil
 }
 
-// take reserves a piece.
-func (r *ring) take(bytes int) (at int, err error) {
-	if bytes > ringBytes {
-		panic(fmt.Sprintf("cuda: %d bytes to stage", bytes))
+// put reserves a piece, fills it, and says where it begins.
+func (r *ring) put(src []byte) (at int, err error) {
+	if len(src) > ringBytes {
+		panic(fmt.Sprintf("cuda: %d bytes to stage", len(src)))
 	}
-	if r.at+bytes > ringBytes {
+	if r.at+len(src) > ringBytes {
 		r.at = 0
 		err = cu.Synchronize()
 	}
 	at = r.at
-	r.at = (at + bytes + 255) &^ 255
+	r.at = (at + len(src) + 255) &^ 255
+	copy(r.host[at:], src)
 	return at, err
 }
 
-// copy enqueues a copy of src to the card.
-func (r *ring) copy(dst cu.DevicePtr, src []byte) error {
-	at, err := r.take(len(src))
-	if err != nil {
-		return err
-	}
-	copy(r.host[at:], src)
-	return cu.MemcpyHtoDAsync(dst, unsafe.Pointer(&r.host[at]), int64(len(src)), cu.NoStream)
-}
+// piece is what was put, on the host.
+func (r *ring) piece(at, bytes int) []byte { return r.host[at : at+bytes] }
 
 // close gives the memory back, when nothing is enqueued.
 func (r *ring) close() error {
@@ -77,13 +71,9 @@ func (c *Context) stage(src []byte) (p cu.DevicePtr) {
 		return c.replay.stage(src)
 	}
 	c.Do(func() error {
-		at, err := c.ring.take(len(src))
-		if err != nil {
-			return err
-		}
+		at, err := c.ring.put(src)
 		p = c.ring.base + cu.DevicePtr(at)
-		copy(c.ring.host[at:], src)
-		return cu.MemcpyHtoDAsync(p, unsafe.Pointer(&c.ring.host[at]), int64(len(src)), cu.NoStream)
+		return errors.Join(err, c.toCard(p, c.ring.piece(at, len(src))))
 	})
 	return p
 }

@@ -167,9 +167,7 @@ func (c *Context) ReadAsync(src kernels.Tensor) func() []int32 {
 		return func() []int32 { return nil }
 	}
 	host := c.transfers.takePinned(c, src.Bytes())
-	c.Do(func() error {
-		return cu.MemcpyDtoHAsync(unsafe.Pointer(&host[0]), Address(src), int64(src.Bytes()), cu.NoStream)
-	})
+	c.Do(func() error { return c.toHost(host[:src.Bytes()], Address(src)) })
 	e := c.record(cu.NoStream)
 	return func() []int32 {
 		c.counts.Waits++
