@@ -453,7 +453,7 @@ func TestResolveAuto(t *testing.T) {
 // A command without a shape takes the keys of [parallel] and no others, by the rules of a shape.
 func TestParseParallel(t *testing.T) {
 	got, err := ParseParallel([]string{"parallel.ranks=4", "parallel.experts=4", "parallel.weights=sharded"})
-	want := Parallel{Ranks: 4, Weights: "sharded", Experts: 4, Context: 1, Interleave: 1}
+	want := Parallel{Ranks: 4, Weights: "sharded", Experts: 4, Context: 1, Stages: 1, Interleave: 1}
 	if err != nil || got != want {
 		t.Errorf("%+v, error %v, want %+v", got, err, want)
 	}
@@ -469,6 +469,7 @@ func TestParseParallel(t *testing.T) {
 		"parallel.experts=3":   "parallel.experts: want 1, or parallel.ranks (1), or 0 for all",
 		"parallel.weights=cut": "parallel.weights: ",
 		"parallel.context=0":   "parallel.context: divides the packs of a training step, remove it",
+		"parallel.stages=0":    "parallel.stages: divides the blocks of a training step, remove it",
 	} {
 		if _, err := ParseParallel([]string{flag}); err == nil || !strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "\n") {

@@ -89,6 +89,9 @@ func ParseParallel(set []string) (Parallel, error) {
 	if r.shape.Parallel.Context != 1 {
 		r.report("parallel.context", "divides the packs of a training step, remove it: there is none")
 	}
+	if r.shape.Parallel.Stages != 1 {
+		r.report("parallel.stages", "divides the blocks of a training step, remove it: there is none")
+	}
 	if len(r.problems) > 0 {
 		return Parallel{}, r.err()
 	}

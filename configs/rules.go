@@ -148,6 +148,20 @@ var rules = []rule{
 		return when(s.Parallel.Context != 1 && s.Indexer.Stage != Default().Indexer.Stage,
 			"indexers read the keys of all rows, set 1")
 	}},
+	{[]string{"parallel.stages", "parallel.ranks"}, func(s *Shape) string {
+		n := s.Parallel
+		return when(n.Stages > 1 && n.Stages != n.Ranks, fmt.Sprintf("want 1, or parallel.ranks (%d), or 0 for all: "+
+			"several pipelines next to one another are not supported", n.Ranks))
+	}},
+	{[]string{"parallel.stages", "parallel.weights", "parallel.experts", "parallel.context"}, func(s *Shape) string {
+		n := s.Parallel
+		return when(n.Stages != 1 && (n.Weights != Default().Parallel.Weights || n.Experts != 1 || n.Context != 1),
+			"a rank has its stage alone: weights, experts and packs are not divided too, leave these keys out")
+	}},
+	{[]string{"parallel.stages", "offload.weights", "offload.activations"}, func(s *Shape) string {
+		return when(s.Parallel.Stages != 1 && (s.Offload.Weights != "all" || s.Offload.Activations),
+			"of stages the host has the optimizer's state alone, remove offload.weights and offload.activations")
+	}},
 	{[]string{"parallel.interleave", "parallel.experts"}, func(s *Shape) string {
 		return when(s.Parallel.Interleave > 1 && (s.Parallel.Experts == 1 || s.Parallel.Ranks == 1),
 			"there are no exchanges of experts to hide, divide experts over the ranks (parallel.experts = 0) or set 1")

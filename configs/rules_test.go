@@ -14,6 +14,7 @@ func TestRuleBounds(t *testing.T) {
 	apart := func(set ...string) []string {
 		return append([]string{"parallel.ranks=4", "parallel.experts=4"}, set...)
 	}
+	piped := func(set ...string) []string { return append([]string{"parallel.ranks=4"}, set...) }
 	for _, c := range []struct {
 		set  []string
 		want string // "": accepted
@@ -65,6 +66,12 @@ func TestRuleBounds(t *testing.T) {
 		{apart("parallel.context=2"), ""},
 		{apart("parallel.context=0"), ""},
 		{apart("parallel.context=2", "indexer.stage=sparse"), "indexers read the keys of all rows, set 1"},
+		{piped("parallel.stages=4"), ""},
+		{piped("parallel.stages=0"), ""},
+		{piped("parallel.stages=2"), "want 1, or parallel.ranks (4), or 0 for all: several pipelines"},
+		{piped("parallel.stages=4", "parallel.weights=sharded"), "leave these keys out"},
+		{piped("parallel.stages=4", "parallel.context=2"), "leave these keys out"},
+		{piped("parallel.stages=4", "offload.activations=true"), "the host has the optimizer's state alone"},
 		{apart("parallel.experts=2"), "want 1, or parallel.ranks (4), or 0 for all"},
 		{apart("parallel.experts=0"), ""},
 		{apart("parallel.ranks=0"), "want 1, or parallel.ranks (0), or 0 for all"},

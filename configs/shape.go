@@ -25,6 +25,7 @@ type Shape struct {
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
 	Device     Device     `toml:"device"`     // where it runs; results are the same bits on each
 	Parallel   Parallel   `toml:"parallel"`   // how many devices train together; never changes a bit
+	Pipeline   Pipeline   `toml:"pipeline"`   // how micro-batches pass stages; never changes a bit
 	Offload    Offload    `toml:"offload"`    // what lies in the host's memory; never changes a bit
 
 	Notes []string `toml:"-"` // what reading the shape has changed of it, a line each
@@ -368,12 +369,21 @@ type Parallel struct {
 	// it divides ranks (0: all of them) and the key heads of every layer; attention and recurrences compute some heads
 	// each (all-to-all, as DeepSpeed-Ulysses), absorbed latent and sparse attention its own rows over gathered keys
 	Context int `toml:"context" default:"1" range:"[0,64]"`
+	// pipeline: parts that the blocks of the model are cut into, 1, or one for each rank (0); micro-batches of a step
+	// pass the ranks one after the other. What is not a step has all blocks on each rank, and copies those of others
+	Stages int `toml:"stages" default:"1" range:"[0,64]"`
 	// two-batch overlap: the packs of a micro-batch are divided over so many lanes, and while one exchanges tokens of
 	// experts the other computes; 1: each exchange is waited for
 	Interleave int `toml:"interleave" default:"1" range:"[1,2]"`
 	// where the machine has fewer GPUs than ranks, rank i takes GPU i modulo their number: to try a mesh out, not for
 	// speed
 	Share bool `toml:"share" default:"false"`
+}
+
+// Pipeline says in which order a rank of a pipeline computes.
+type Pipeline struct {
+	// "1f1b": one forward, one backward, so that a rank keeps no more micro-batches than there are stages from it on
+	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b"`
 }
 
 // Offload keeps what a device does not hold in pinned memory of the host.

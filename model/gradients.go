@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -277,6 +279,7 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 		}
 		r.Data.Barrier()
 	}
+	m.sendHeadGrad(r)
 	for _, s := range m.Shards {
 		if !s.HeadGrad.IsNil() {
 			r.Dev.Accumulate(s.Grad, s.HeadGrad.Reshape(1, s.HeadGrad.Len()))
@@ -284,6 +287,25 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 		}
 	}
 	m.sumShared(r)
+}
+
+// sendHeadGrad brings the head's share of a tied embedding from a pipeline's last rank, which has the head, to the
+// first, which has the embedding.
+func (m *Model) sendHeadGrad(r *parallel.Rank) {
+	last := len(m.stages) - 1
+	if m.stages == nil || m.Embed.Param != m.Head.W || !slices.ContainsFunc(m.Shards, func(s *Shard) bool {
+		return s.Param == m.Head.W
+	}) {
+		return
+	}
+	switch {
+	case r.Data == nil: // a plan
+	case r.ID == last:
+		r.Data.Send(0, m.Head.W.HeadGrad, r.Transfers.Record()).Wait()
+		r.Dev.Zero(m.Head.W.HeadGrad)
+	case r.ID == 0:
+		r.Data.Receive(last, m.Head.W.HeadGrad, r.Transfers.Record()).Wait()
+	}
 }
 
 // gradientUnits lays the gradients of parameters out, each unit by itself.

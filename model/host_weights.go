@@ -77,7 +77,15 @@ func (p *Param) cardBytes(ranks int) (bytes int) {
 }
 
 // away tells whether a rank computes with the weight elsewhere than where it lies.
-func (p *Param) away(rank int) bool { return p.home != nil && (!p.split || p.home[rank].host) }
+func (p *Param) away(rank int) bool {
+	switch {
+	case p.home == nil:
+		return false
+	case p.split:
+		return p.home[rank].host
+	}
+	return !p.staged || p.home[0].owner != rank
+}
 
 // describeAs makes the weight one rank's part of it, without memory.
 func (p *Param) describeAs(h weightHome) {

@@ -79,8 +79,12 @@ func (m *Model) allocate(dev kernels.Device, o Options) error {
 		r.allocate(dev, m.mem)
 	}
 	for _, p := range m.Params {
-		if p.split && !p.away(o.rank) {
-			p.W, p.Q = p.home[o.rank].t, p.home[o.rank].q
+		if p.home != nil && !p.away(o.rank) {
+			own := p.home[0]
+			if p.split {
+				own = p.home[o.rank]
+			}
+			p.W, p.Q = own.t, own.q
 		}
 	}
 	if slices.ContainsFunc(m.Params, func(p *Param) bool { return p.away(o.rank) }) {

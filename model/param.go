@@ -41,6 +41,8 @@ type Param struct {
 	home []weightHome
 	// W is this rank's part of home: experts of expert parallel. Grad has its shape.
 	split bool
+	// Its home is one rank, which computes with it there: see [Model.PipelineStage].
+	staged bool
 }
 
 // Part is one tensor of a checkpoint: rows [Row, Row+Rows) of group Group.

@@ -31,7 +31,7 @@ func (s *Shard) Copies() int {
 	switch {
 	case !s.Param.copies:
 		return 0
-	case s.Sharded && s.Owner > 0:
+	case s.Sharded && s.Owner > 0 && !s.Param.staged:
 		return s.W.Groups
 	}
 	return s.W.Groups - 1
@@ -54,7 +54,11 @@ func (m *Model) TrainShards(rank, ranks int) {
 	sums := m.placeSums(rank)
 	bytes := kernels.ArenaBytes(kernels.F32, 1, sums)
 	largest := 0
-	if ranks > 1 {
+	tied := m.stages != nil && rank == len(m.stages)-1 && slices.ContainsFunc(list, m.tied)
+	if tied {
+		bytes += kernels.ArenaBytes(kernels.F32, 1, m.Head.W.Elements())
+	}
+	if ranks > 1 && m.stages == nil {
 		m.grads.units = m.gradientUnits(slices.DeleteFunc(list, func(p *Param) bool { return p.split }))
 		for _, u := range m.grads.units {
 			largest = max(largest, u.columns)
@@ -79,7 +83,7 @@ func (m *Model) TrainShards(rank, ranks int) {
 		}
 	}
 	m.allocateStates(pieces)
-	if ranks > 1 {
+	if m.grads.units != nil {
 		for i := range m.grads.slots {
 			m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest)
 		}
@@ -89,12 +93,30 @@ func (m *Model) TrainShards(rank, ranks int) {
 		return
 	}
 	for _, s := range m.Shards {
-		s.Param.Grad, s.Param.HeadGrad = s.Grad, s.HeadGrad
+		if s.Owner == rank {
+			s.Param.Grad, s.Param.HeadGrad = s.Grad, s.HeadGrad
+		}
+	}
+	if tied {
+		p := m.Head.W
+		p.HeadGrad = matrices(m.mem.New(kernels.F32, 1, aligned(p.Elements())), 0, p.W)
+		p.Grad = p.HeadGrad
 	}
 }
 
-// cutShards cuts parameters over ranks: where their weights lie, if those are cut, else as evenly as matrices allow.
+// cutShards cuts parameters over ranks: where their weights lie, if those are cut, else as evenly as matrices allow. Of
+// a pipeline a rank has all shards of its stage.
 func (m *Model) cutShards(list []*Param, ranks int) (shards []*Shard) {
+	if m.stages != nil {
+		for _, p := range list {
+			s := &Shard{Param: p, Owner: m.stageRank(p.unit), W: p.W, Q: p.Q}
+			if p.home != nil {
+				s.W, s.Q, s.Sharded = p.home[0].t, p.home[0].q, true
+			}
+			shards = append(shards, s)
+		}
+		return shards
+	}
 	parts := cutMatrices(slices.DeleteFunc(slices.Clone(list), func(p *Param) bool { return p.home != nil }),
 		m.gradientColumns, ranks)
 	for _, p := range list {

@@ -16,6 +16,7 @@ type shardedWeights struct {
 	dev    kernels.Transfers // nil: a plan, which copies nothing
 	blocks []copiedBlock
 	slots  [2]weightSlot
+	staged bool // the blocks of a pipeline's stage are here, and nothing is copied while they compute
 }
 
 // copiedBlock is what is copied of a block's weights, and which slot it goes to; from nowhere: they are here.
@@ -72,6 +73,8 @@ func (w *shardedWeights) use(r *parallel.Rank, block, next int) {
 		s := w.slot(block)
 		w.dev.WaitEvents(s.copies...)
 		s.copies = nil
+	} else if w.staged {
+		return
 	}
 	for step := next - block; next >= 0 && next < len(w.blocks); next += step {
 		if w.copied(next) {
@@ -155,6 +158,8 @@ func (m *Model) Placement() (text string) {
 		text = "experts divided and other weights sharded"
 	case experts:
 		text = "experts divided"
+	case m.stages != nil:
+		text = fmt.Sprintf("blocks in %d stages", len(m.stages))
 	case sharded:
 		text = "weights sharded"
 	default:
@@ -173,7 +178,11 @@ func (m *Model) cut(o Options) error {
 	}
 	if o.home != nil {
 		for i, p := range m.Params {
-			p.home, p.split = o.home.Params[i].home, o.home.Params[i].split
+			of := o.home.Params[i]
+			p.home, p.split, p.staged = of.home, of.split, of.staged
+		}
+		for _, st := range o.home.stages {
+			m.stages = append(m.stages, m.Stage(st.From, st.To))
 		}
 		return nil
 	}
@@ -188,6 +197,11 @@ func (m *Model) cut(o Options) error {
 		}
 		if o.Blocks {
 			m.cutBlocks(ranks)
+		}
+		if o.Stages > 1 {
+			if err := m.cutStages(ranks, o.Stages); err != nil {
+				return err
+			}
 		}
 	}
 	if o.Offload.Weights {
@@ -238,6 +252,73 @@ func (m *Model) cutBlocks(ranks []kernels.Device) {
 	}
 }
 
+// cutStages gives each rank consecutive blocks of a pipeline, so that the longest of all stages is as short as can be.
+func (m *Model) cutStages(ranks []kernels.Device, stages int) error {
+	if stages > len(m.Blocks) {
+		return fmt.Errorf("parallel.stages: %d stages have a block each, and %s has %d: set 1, or at most as many",
+			stages, m.Family, len(m.Blocks))
+	}
+	if len(m.indexers) > 0 {
+		return fmt.Errorf("parallel.stages: keys that an indexer of %s has selected are not sent to the next stage: "+
+			"set 1", m.Family)
+	}
+	list, from := m.blockParams(), 0
+	for i, to := range evenStages(m.blockCosts(), stages) {
+		for _, p := range slices.Concat(list[from:to]...) {
+			p.home, p.staged = []weightHome{p.newHome(i, ranks[i], p.W.Groups)}, true
+		}
+		m.stages = append(m.stages, m.Stage(from, to))
+		from = to
+	}
+	return nil
+}
+
+// blockCosts is how many weights a row is multiplied with in each block; in the last one with the head's too.
+func (m *Model) blockCosts() (costs []int) {
+	for i, list := range m.blockParams() {
+		n := 0
+		for _, p := range list {
+			n += p.Elements()
+		}
+		for _, sub := range m.Blocks[i] {
+			n -= sub.Layer.Idle()
+		}
+		costs = append(costs, n)
+	}
+	costs[len(costs)-1] += m.Head.W.Elements()
+	return costs
+}
+
+// evenStages cuts blocks of some costs into so many parts, the most expensive of which is as cheap as can be. It
+// returns where each ends.
+func evenStages(costs []int, stages int) (ends []int) {
+	low, high := 0, 0
+	for _, c := range costs {
+		low, high = max(low, c), high+c
+	}
+	for low < high { // the least cost that no part exceeds
+		if most := (low + high) / 2; len(stagesOf(costs, stages, most)) <= stages {
+			high = most
+		} else {
+			low = most + 1
+		}
+	}
+	return stagesOf(costs, stages, low)
+}
+
+// stagesOf fills parts in order, each up to a cost, but leaves a block for each of those that are to follow.
+func stagesOf(costs []int, stages, most int) (ends []int) {
+	sum := 0
+	for i, c := range costs {
+		left := stages - len(ends) - 1 // parts behind this one
+		if i > 0 && sum > 0 && (sum+c > most || len(costs)-i <= left) {
+			ends, sum = append(ends, i), 0
+		}
+		sum += c
+	}
+	return append(ends, len(costs))
+}
+
 // blockParams lists the parameters of each block, but for experts that are cut over ranks.
 func (m *Model) blockParams() [][]*Param {
 	list := make([][]*Param, len(m.Blocks))
@@ -265,6 +346,7 @@ func (m *Model) allocateSlots(rank int) {
 	}
 	var largest [2]int
 	next := 0
+	w.staged = m.stages != nil
 	for i, list := range lists {
 		if len(list) > 0 {
 			w.blocks[i].slot = next

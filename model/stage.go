@@ -44,6 +44,48 @@ func (m *Model) Stage(from, to int) Stage { return Stage{From: from, To: to, mod
 // blocks is the stage of all blocks.
 func (m *Model) blocks() Stage { return m.Stage(0, len(m.Blocks)) }
 
+// PipelineStage is the blocks of a rank of a pipeline. The first rank has the embedding too, the last one the head.
+func (m *Model) PipelineStage(rank int) Stage { return m.stages[rank] }
+
+// Stages is how many ranks each compute some blocks of a step alone; 0: there is no pipeline.
+func (m *Model) Stages() int { return len(m.stages) }
+
+// stageRank is the rank of a pipeline that computes a unit.
+func (m *Model) stageRank(unit int) (rank int) {
+	for rank < len(m.stages)-1 && unit >= blockUnit(m.stages[rank].To) {
+		rank++
+	}
+	return rank
+}
+
+// First and Last tell whether the stage begins with the embedding, and whether it ends with the head.
+func (st Stage) First() bool { return st.From == 0 }
+func (st Stage) Last() bool  { return st.To == len(st.model.Blocks) }
+
+// StepForward takes a pass of a step through the stage of a pipeline: X is the input of all but the first, and then the
+// output. D is room for its gradient, from the stack, below what is kept.
+func (st Stage) StepForward(r *parallel.Rank, p *Pass, policy Policy) {
+	p.Saved = &Saved{Policy: policy}
+	p.Prepare(r, st.model)
+	if st.First() {
+		p.X = st.model.Embed.Forward(r, p.Batch)
+	}
+	st.Forward(r, p)
+}
+
+// StepBackward takes D back through the stage. The last one makes it of the targets, and writes log-probabilities.
+// Weight gradients accumulate: passes come in the order of packs.
+func (st Stage) StepBackward(r *parallel.Rank, p *Pass) {
+	m := st.model
+	if st.Last() {
+		m.Head.Backward(r, p.D, p.LogProb, p.X, p.Targets, p.Loss, p.Batch)
+	}
+	st.Backward(r, &Share{Passes: []*Pass{p}})
+	if st.First() {
+		m.Embed.Backward(r, p.D, p.Batch)
+	}
+}
+
 // Saved is what Forward of a stage keeps: of each block its input and what the policy says of its inside.
 type Saved struct {
 	Policy  Policy

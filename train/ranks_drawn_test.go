@@ -22,6 +22,7 @@ type drawnFamily struct {
 	form    string               // of latent attention, a key
 	experts int                  // of a mixture; 0: there is none
 	divides func(ranks int) bool // whether a context of so many ranks divides its heads
+	blocks  int                  // that stages of a pipeline may have; 0: it is refused
 }
 
 // Whatever the family, the mode, the ranks, the micro-batch, what is recomputed, where weights lie and when copies are
@@ -29,8 +30,8 @@ type drawnFamily struct {
 func TestRanksDrawn(t *testing.T) {
 	families, alone := drawnFamilies(t), map[string]string{}
 	// runs whose experts are on several ranks, those with several segments in a micro-batch, those of two lanes, and
-	// those whose packs are divided over ranks
-	split, several, lanes, contexts := 0, 0, 0, 0
+	// those whose packs are divided over ranks, and those of a pipeline
+	split, several, lanes, contexts, stages := 0, 0, 0, 0, 0
 	for i := 0; *drawnRuns < 0 || i < *drawnRuns; i++ {
 		rng := rand.New(rand.NewPCG(uint64(i), 4))
 		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
@@ -52,7 +53,12 @@ func TestRanksDrawn(t *testing.T) {
 		mesh := []string{fmt.Sprintf("parallel.ranks=%d", ranks),
 			"parallel.weights=" + []string{"replicated", "sharded"}[rng.IntN(2)],
 			"run.recompute=" + []string{"none", "full", "auto"}[rng.IntN(3)]}
-		if f.experts >= ranks && rng.IntN(3) > 0 {
+		staged := i%6 == 5 && f.blocks > 1
+		if staged {
+			ranks = min(ranks, f.blocks)
+			mesh = []string{fmt.Sprintf("parallel.ranks=%d", ranks), "parallel.stages=0", mesh[2]}
+			stages++
+		} else if f.experts >= ranks && rng.IntN(3) > 0 {
 			mesh = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks))
 			if split++; micro > 1 || rows > 64 {
 				several++
@@ -64,7 +70,7 @@ func TestRanksDrawn(t *testing.T) {
 		}
 		mesh = append(mesh, fmt.Sprintf("run.micro_batch=%d", micro))
 		for _, n := range []int{4, 3, 2} {
-			if ranks%n == 0 && f.divides(n) && (micro > 1 || rows > 64) {
+			if !staged && ranks%n == 0 && f.divides(n) && (micro > 1 || rows > 64) {
 				mesh = append(mesh, fmt.Sprintf("parallel.context=%d", n))
 				contexts++
 				break
@@ -78,9 +84,9 @@ func TestRanksDrawn(t *testing.T) {
 			t.Errorf("draw %d, %s, %v, %v:\n%s\nwant\n%s", i, f.dir, base, mesh, got, alone[key])
 		}
 	}
-	if split < *drawnRuns/6 || several < split/3 || lanes < split/6 || contexts < *drawnRuns/6 {
-		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes, and %d packs "+
-			"over several ranks: the test shows little", split, *drawnRuns, several, lanes, contexts)
+	if n := *drawnRuns; split < n/7 || several < split/3 || lanes < split/6 || contexts < n/7 || stages < n/9 {
+		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes, %d packs "+
+			"over several ranks, and %d stages: the test shows little", split, n, several, lanes, contexts, stages)
 	}
 }
 
@@ -91,6 +97,9 @@ func drawnFamilies(t *testing.T) (list []drawnFamily) {
 		m := described(t, dir)
 		f := drawnFamily{dir: dir, divides: func(ranks int) bool { return m.CheckContext(ranks) == nil }}
 		forms := []string{"auto"}
+		if filepath.Base(dir) != "glm5" {
+			f.blocks = len(m.Blocks)
+		}
 		for _, bl := range m.Blocks {
 			for _, sub := range bl {
 				switch l := sub.Layer.(type) {

@@ -68,6 +68,9 @@ func runDevices[D kernels.Device](ctx context.Context, t *testing.T, s *configs.
 		t.Fatal(err)
 	}
 	defer w.Close()
+	if err := setup.CountRanks(setup.Device(s), &s.Parallel); err != nil {
+		t.Fatal(err)
+	}
 	return w.Lead(func(r *parallel.Rank) error {
 		j := &job{ctx: ctx, shape: s, options: Options{Out: out, Resume: runlog.HasRun(out), Log: log}, folder: out,
 			world: w}
@@ -127,6 +130,17 @@ func ranksCases(t *testing.T) map[string][]string {
 	}
 }
 
+// stagesOf is how many blocks the model of a case has, 0: a pipeline refuses it.
+func stagesOf(name string) int {
+	switch name {
+	case "indexer", "dense":
+		return 0
+	case "dense lora":
+		return 4
+	}
+	return 2
+}
+
 // divided are settings of a model whose heads four ranks divide, and of packs that have several segments.
 var divided = []string{"definition.segment=64", "model.config.num_attention_heads=4",
 	"model.config.num_key_value_heads=4"}
@@ -162,6 +176,11 @@ func TestRanks(t *testing.T) {
 					if got := run(ranks, uint64(seed), append(mesh, lanes...)...); got != want {
 						t.Errorf("%d ranks, %v, expert parallel:\n%s\nwant\n%s", ranks, lanes, got, want)
 					}
+				}
+			}
+			if stages := stagesOf(name); stages > 1 {
+				if got := run(stages, 7, fmt.Sprintf("parallel.stages=%d", stages)); got != want {
+					t.Errorf("%d stages:\n%s\nwant\n%s", stages, got, want)
 				}
 			}
 			if slices.Contains(set, divided[1]) {
@@ -308,6 +327,33 @@ func TestContextRefused(t *testing.T) {
 		if got := shortPacks(s); (got != "") != c.want || c.want && !strings.Contains(got, "have 1 segments") {
 			t.Errorf("%s: %q", c.set, got)
 		}
+	}
+}
+
+// Models whose blocks no pipeline can have are refused in one line; the bubble is told.
+func TestStagesRefused(t *testing.T) {
+	for want, set := range map[string][]string{
+		"3 stages have a block each, and qwen3_moe has 2: set 1, or at most as many": {
+			"parallel.ranks=3", "parallel.stages=3"},
+		"keys that an indexer of glm_moe_dsa has selected are not sent to the next stage: set 1": tinyDSA(
+			"parallel.ranks=2", "parallel.stages=0"),
+	} {
+		s, err := testshape.Parse(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = runDevices(context.Background(), t, s, filepath.Join(t.TempDir(), "run"), delayedRanks(t, s, 0))
+		if err == nil || !strings.Contains(err.Error(), "parallel.stages: "+want) ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	s, err := testshape.Parse([]string{"parallel.ranks=2", "parallel.stages=2", "run.packs=8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := bubble(s); !strings.Contains(got, " 11% ") {
+		t.Errorf("2 stages, 8 micro-batches: %q", got)
 	}
 }
 

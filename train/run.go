@@ -12,6 +12,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/optim"
 	"lockstep/parallel"
+	"lockstep/parallel/schedule"
 	"lockstep/serve"
 	"lockstep/train/plan"
 	"lockstep/train/report"
@@ -324,7 +325,10 @@ func (j *job) run() (err error) {
 	if text := shortPacks(j.shape); text != "" {
 		j.note("%s", text)
 	}
-	if j.learner == nil {
+	if text := bubble(j.shape); text != "" {
+		j.note("%s", text)
+	}
+	if j.learner == nil && j.shape.Parallel.Stages == 1 {
 		if text := idleRanks(j.shape.Run.Packs, j.world.Size()/j.shape.Parallel.Context); text != "" {
 			j.note("%s", text)
 		}
@@ -363,6 +367,18 @@ func shortPacks(s *configs.Shape) string {
 	}
 	return fmt.Sprintf("parallel.context: %d packs of data.pack_rows %d have %d segments of definition.segment %d, "+
 		"not one for each of %d ranks: fewer ranks divide them", packs, s.Data.PackRows, have, s.Definition.Segment, n)
+}
+
+// bubble says how long the ranks of a pipeline wait for one another; "": there is no pipeline.
+func bubble(s *configs.Shape) string {
+	n := s.Parallel.Stages
+	if n == 1 {
+		return ""
+	}
+	micros := (s.Run.Packs + s.Run.MicroBatch - 1) / s.Run.MicroBatch
+	share := schedule.New(s.Pipeline.Schedule, n, micros).Bubble(schedule.Usual)
+	return fmt.Sprintf("parallel.stages: ranks wait %.0f%% of the time in which a step's %d micro-batches pass %d "+
+		"stages: more of them lower that", 100*share, micros, n)
 }
 
 // idleRanks says which part of a step ranks without a pack wait; "": none.

@@ -18,6 +18,7 @@ import (
 	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/parallel/schedule"
 	"lockstep/serve"
 	"lockstep/train/plan"
 	"lockstep/train/runlog"
@@ -40,8 +41,11 @@ type RanksOptions struct {
 // onMesh is what was measured on some ranks.
 type onMesh struct {
 	ranks         configs.Parallel
-	device        string
+	device, kind  string
+	micros        int     // of a step of a pipeline
+	bubble        float64 // by its schedule
 	train, sample float64 // tokens a second of training steps and of answers
+	waited        float64 // share of the ranks' time in which their hosts waited for one another in training
 	share         float64 // largest of a mixture's rows that one rank's experts had in training; 0: experts are not cut
 	bytes         int     // of the device that holds most
 	planned       int     // likewise, by plan of training
@@ -143,7 +147,7 @@ func (o RanksOptions) head(s *configs.Shape, row onMesh) {
 func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	p := row.ranks
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tab, "%d ranks\tby plan\t  weights %s, experts on %d\n", p.Ranks, p.Weights, p.Experts)
+	fmt.Fprintf(tab, "%d ranks\tby plan\t  %s\n", p.Ranks, row.placement())
 	train, sample := "-", "-"
 	if m, ok := configs.MachineOf(row.device, p.Ranks); ok && s.Device.Kind == devices.CUDA {
 		step, err := plan.StepOn(m, s, 0, row.keep)
@@ -208,7 +212,7 @@ func (o RanksOptions) peerRanks(ctx context.Context, s *configs.Shape, config []
 func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 	p := many.ranks
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tab, "one rank\t%d ranks\tratio\t  weights %s, experts on %d\n", p.Ranks, p.Weights, p.Experts)
+	fmt.Fprintf(tab, "one rank\t%d ranks\tratio\t  %s\n", p.Ranks, many.placement())
 	line := func(what string, one, many float64) {
 		fmt.Fprintf(tab, "%.0f\t%.0f\t%.2f\t  %s\n", one, many, many/one, what)
 	}
@@ -221,6 +225,7 @@ func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 		line("MiB of pinned memory, of all ranks", float64(one.pinned)/(1<<20), float64(many.pinned)/(1<<20))
 	}
 	many.printShare(tab, "\t\t")
+	many.printBubble(tab, one)
 	var speed [2]float64 // on one rank, on many
 	for _, p := range peers {
 		i, how := 0, ""
@@ -241,6 +246,28 @@ func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 	return tab.Flush()
 }
 
+// placement says what each rank has of the weights.
+func (m onMesh) placement() string {
+	if m.ranks.Stages > 1 {
+		return fmt.Sprintf("blocks in %d stages", m.ranks.Stages)
+	}
+	return fmt.Sprintf("weights %s, experts on %d", m.ranks.Weights, m.ranks.Experts)
+}
+
+// printBubble adds a row of a pipeline: the share of time in which ranks wait, measured and by the schedule. On the CPU
+// hosts wait; on GPUs it is what is missing to as many times the speed of one.
+func (m onMesh) printBubble(tab io.Writer, one onMesh) {
+	if m.ranks.Stages < 2 {
+		return
+	}
+	measured := m.waited
+	if m.kind == devices.CUDA {
+		measured = 1 - m.train/one.train/float64(m.ranks.Ranks)
+	}
+	fmt.Fprintf(tab, "\t%.3f\t%.3f\t  bubble measured, and in place of a ratio the schedule's, of %d micro-batches\n",
+		measured, m.bubble, m.micros)
+}
+
 // printShare adds a row to a table, behind some columns.
 func (m onMesh) printShare(tab io.Writer, before string) {
 	if m.share > 0 {
@@ -252,7 +279,11 @@ func (m onMesh) printShare(tab io.Writer, before string) {
 // measureRanks trains the model of a shape on its ranks, and then answers requests by what was trained. Even is as
 // evenRouters says.
 func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOptions) (row onMesh, err error) {
-	row.ranks = s.Parallel
+	row.ranks, row.kind = s.Parallel, s.Device.Kind
+	if n := s.Parallel.Stages; n > 1 {
+		row.micros = (s.Run.Packs + s.Run.MicroBatch - 1) / s.Run.MicroBatch
+		row.bubble = schedule.New(s.Pipeline.Schedule, n, row.micros).Bubble(schedule.Usual)
+	}
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		if err := plan.ChooseOffload(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
 			return err
@@ -295,11 +326,13 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 		by.Defer = true
 		sum := sha256.New()
 		t := trainer.NewReplicated(w, r, ranks.Replicas, by)
-		if row.train, err = timeSteps(ctx, w, t, s, o.Steps); err != nil {
+		var seconds float64
+		if row.train, seconds, err = timeSteps(ctx, w, t, s, o.Steps); err != nil {
 			return err
 		}
 		for _, of := range w.Tallies() {
 			row.share = max(row.share, of.Share)
+			row.waited += of.Waited.Seconds() / seconds / float64(w.Size())
 		}
 		tensors := m.Tensors
 		if m.LoRA != nil {
@@ -325,26 +358,27 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 	return row, err
 }
 
-// timeSteps returns the tokens a second of some optimizer steps, behind one that warms up.
-func timeSteps(ctx context.Context, w *parallel.World, t *trainer.Trainer, s *configs.Shape, steps int) (float64,
-	error) {
+// timeSteps returns the tokens a second of some optimizer steps, and the seconds, behind one that warms up.
+func timeSteps(ctx context.Context, w *parallel.World, t *trainer.Trainer, s *configs.Shape, steps int) (speed,
+	seconds float64, err error) {
 	batch := trainer.Supervised(randomPacks(s, t.Model))
 	wait := func() error { return w.Run(func(r *parallel.Rank) error { return r.Dev.Sync() }) }
 	t.Step(1, batch)
 	if err := wait(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
+	w.Tallies()
 	began, tokens := time.Now(), 0
 	for n := range steps {
 		if err := ctx.Err(); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		tokens += t.Step(2+n, batch).Tokens
 	}
-	err := wait()
-	speed := float64(tokens) / time.Since(began).Seconds()
+	err = wait()
+	seconds = time.Since(began).Seconds()
 	t.Finish()
-	return speed, err
+	return float64(tokens) / seconds, seconds, err
 }
 
 // timeAnswers times answers to random requests, and adds their ids and log-probabilities to a digest.

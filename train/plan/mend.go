@@ -49,7 +49,7 @@ func (o *OnMachine) mend(s *configs.Shape) string {
 // divides tells whether a shape's model has experts to divide.
 func (o *OnMachine) divides(s *configs.Shape) bool {
 	t := *s
-	t.Parallel = configs.Parallel{Ranks: 1, Experts: 1, Context: 1, Weights: "replicated", Interleave: 1}
+	t.Parallel = configs.Parallel{Ranks: 1, Experts: 1, Context: 1, Stages: 1, Weights: "replicated", Interleave: 1}
 	p, err := New(o.device(&t), &t)
 	return err == nil && p.Model.Mixtures() > 0
 }

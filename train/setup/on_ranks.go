@@ -24,6 +24,9 @@ func CountRanks(c devices.Config, p *configs.Parallel) (err error) {
 	if p.Context == 0 {
 		p.Context = p.Ranks
 	}
+	if p.Stages == 0 {
+		p.Stages = p.Ranks
+	}
 	return nil
 }
 
@@ -69,4 +72,5 @@ func OnShape(path string, set []string, broken kernels.Break, body func(s serve.
 // CutBy sets how a model is cut over ranks; see [model.Options].
 func CutBy(o *model.Options, p configs.Parallel, ranks []kernels.Device) {
 	o.Ranks, o.Experts, o.Blocks = ranks, p.Experts > 1, p.Weights == "sharded"
+	o.Stages = p.Stages
 }

@@ -268,6 +268,7 @@ func TrainerOptions(s *configs.Shape, steps int, keep model.Policy) (trainer.Opt
 		Interleave:  s.Parallel.Interleave,
 		RankPacks:   (s.Run.Packs*s.Parallel.Context + s.Parallel.Ranks - 1) / s.Parallel.Ranks,
 		Context:     s.Parallel.Context,
+		Pipeline:    s.Pipeline.Schedule,
 		Keep:        keep,
 	}
 	t.Schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)

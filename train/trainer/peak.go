@@ -91,6 +91,10 @@ func (t *Trainer) fullPacks(packs, rows int) [][]Sample {
 // a share each, of how many micro-batches, and how many the rank has in all.
 func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, share, rounds int)) {
 	r, micro := t.Rank, min(packs, t.lanePacks())
+	if t.Model.Stages() > 0 {
+		t.largestPipeline((packs+micro-1)/micro, b, computed)
+		return
+	}
 	places := (packs + micro - 1) / micro * b.ranks()
 	rounds := (places + r.Size - 1) / r.Size
 	most := len(t.shares(places, r.Size)[0])
@@ -111,6 +115,25 @@ func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, share
 	computed(len(lanes), most, rounds)
 	t.Model.FinishGradients(r)
 	plain.Defer = false
+	plain.update(r, t.Model, stepRates{step: 1, scale: 1, rowScale: 1})
+}
+
+// largestPipeline is largestStep of a rank of a pipeline, whose step has so many micro-batches. As many as are on their
+// way at one time stand for all.
+func (t *Trainer) largestPipeline(micros int, b batchPart, computed func(lanes, share, rounds int)) {
+	r := t.Rank
+	defer r.Stack.Release(r.Stack.Mark())
+	few := min(micros, 2*t.Model.Stages())
+	if r.ID == t.Model.Stages()-1 {
+		for range micros - few {
+			r.Stack.New(kernels.F32, 1, b.rows())
+		}
+	}
+	plain := *t
+	plain.Objective, plain.Defer = optim.SFT{}, false
+	plain.pipeline(r, t.Model, stepRates{}, slices.Repeat([]batchPart{b}, few), make([]MicroBatch, few))
+	computed(few, 1, micros)
+	t.Model.FinishGradients(r)
 	plain.update(r, t.Model, stepRates{step: 1, scale: 1, rowScale: 1})
 }
 

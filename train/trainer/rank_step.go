@@ -35,10 +35,38 @@ type MicroBatch struct {
 func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micros [][][]Sample, places []place,
 	done []MicroBatch) (norm, indexerNorm float64) {
 	m.FetchStates()
-	lanes := r.Lanes(t.lanes())
-	for _, lane := range lanes {
+	for _, lane := range r.Lanes(t.lanes()) {
 		defer lane.Stack.Release(lane.Stack.Mark())
 	}
+	var own []int // places
+	if m.Stages() > 0 {
+		own = t.pipeline(r, m, by, t.batches(micros), done)
+	} else {
+		own = t.rounds(r, m, by, micros, places, done)
+	}
+	m.UseAll(r)
+	m.FinishGradients(r)
+	readNorms := t.update(r, m, by)
+	for _, i := range own {
+		if places[i] != hole {
+			done[i].read(r)
+		}
+	}
+	return readNorms()
+}
+
+// batches are micro-batches as a rank computes them alone.
+func (t *Trainer) batches(micros [][][]Sample) (list []batchPart) {
+	for _, packs := range micros {
+		list = append(list, NewBatch(packs, t.Rank.Dev.Definition().Segment).part(alone))
+	}
+	return list
+}
+
+// rounds computes the rank's place of each round, and returns the places that it had.
+func (t *Trainer) rounds(r *parallel.Rank, m *model.Model, by stepRates, micros [][][]Sample, places []place,
+	done []MicroBatch) (own []int) {
+	lanes := r.Lanes(t.lanes())
 	rows := firstRows(micros)
 	shares := t.shares(len(places), r.Size)
 	n := len(shares)
@@ -63,17 +91,10 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 			}
 		})
 	}
-	m.UseAll(r)
-	m.FinishGradients(r)
-	readNorms := t.update(r, m, by)
 	for at := r.ID; at < n; at += r.Size {
-		for _, i := range shares[at] {
-			if places[i] != hole {
-				done[i].read(r)
-			}
-		}
+		own = append(own, shares[at]...)
 	}
-	return readNorms()
+	return own
 }
 
 // shares divides the places of a step. Each is one, and rounds follow one another, unless weights come from the host:

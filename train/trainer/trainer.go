@@ -31,6 +31,7 @@ type Options struct {
 	Interleave  int            // lanes that they are divided over, see [parallel.Interleave]; 0: one; changes no bit
 	RankPacks   int            // of a step, at most; where weights come from the host, forwards have as many
 	Context     int            // ranks that divide the rows of packs, see [model.Context]; 0: 1; changes no bit
+	Pipeline    string         // how micro-batches pass the stages of a model that has several, see package schedule
 	Keep        model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
 	// What the next forward waits for, unit by unit, is left to it: the update of weights whose optimizer's state is in
 	// the host's memory, and copies of updated weights to other ranks. [Trainer.Finish] comes before anything else that

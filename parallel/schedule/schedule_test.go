@@ -1,0 +1,84 @@
+package schedule
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the grids of testdata")
+
+// Schedules are the grids that people have read.
+func TestGrids(t *testing.T) {
+	for _, name := range []string{OneF1B} {
+		for _, ranks := range []int{2, 4, 8} {
+			got, err := New(name, ranks, 8).Grid(Usual)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", fmt.Sprintf("%s-%d.txt", name, ranks))
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o666); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s:\n%swant\n%s", path, got, want)
+			}
+		}
+	}
+}
+
+// Any number of micro-batches passes any number of ranks, backwards of a chunk in order, no more in memory than there
+// are ranks below, and with the bubble of the papers.
+func TestSchedules(t *testing.T) {
+	for ranks := 1; ranks <= 9; ranks++ {
+		for micros := 1; micros <= 20; micros++ {
+			s := New(OneF1B, ranks, micros)
+			checkTasks(t, s)
+			for rank := range ranks {
+				if n := s.InFlight(rank); n != min(ranks-rank, micros) {
+					t.Errorf("%d ranks, %d micro-batches: %d in flight on rank %d", ranks, micros, n, rank)
+				}
+			}
+			got, want := s.Bubble(Usual), float64(ranks-1)/float64(micros+ranks-1)
+			if math.Abs(got-want) > 1e-9 {
+				t.Errorf("%d ranks, %d micro-batches: bubble %v, want %v", ranks, micros, got, want)
+			}
+		}
+	}
+}
+
+// checkTasks holds that each micro-batch passes each chunk once in each direction, backwards in order.
+func checkTasks(t *testing.T, s Schedule) {
+	t.Helper()
+	for rank, tasks := range s.Ranks {
+		next := map[[2]int]int{}
+		for _, task := range tasks {
+			k := [2]int{int(task.Kind), task.Chunk}
+			if next[k] != task.Micro {
+				t.Fatalf("%s, rank %d: %v comes where micro-batch %d is next", s.Name, rank, task, next[k])
+			}
+			next[k]++
+		}
+		if len(next) != 2*s.Chunks || len(tasks) != 2*s.Chunks*s.Micros {
+			t.Fatalf("%s, rank %d: %d tasks of %d kinds", s.Name, rank, len(tasks), len(next))
+		}
+	}
+}
+
+// Ranks that wait for one another are an error.
+func TestDeadlock(t *testing.T) {
+	s := New(OneF1B, 2, 2)
+	s.Ranks[1][0], s.Ranks[1][1] = s.Ranks[1][1], s.Ranks[1][0]
+	if _, err := s.Simulate(Usual); err == nil {
+		t.Error("a backward before its forward is carried out")
+	}
+}
