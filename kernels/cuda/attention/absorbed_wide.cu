@@ -103,28 +103,31 @@ struct Slots {
     };
     int found = look(0);
     for (int b = 0; b * kRows < entries; b++) {
-      long long key[kRounds];
+      int key[kRounds];
 #pragma unroll
       for (int i = 0; i < kRounds; i++) key[i] = __shfl_sync(~0u, found, 8 * i + lane / 4);
+      wait_free(b, 0);
+#pragma unroll
+      for (int i = 0; i < kRounds; i++)
+        if (part == 0)
+          copy16(scales[mine + i * kStep], k.values.scales + (long long)max(key[i], 0) * k.values.scale_stride,
+                 key[i] < 0 ? 0 : 16);
 #pragma unroll 1
-      for (int box = 0; box < kBoxes; box++) {
-        if (box == 0 || box == kLeft) wait_free(b, box > 0);
+      for (int box = 0; box < kBoxes - 1; box++) {
+        if (box == kLeft) commit(), wait_free(b, 1);
 #pragma unroll
-        for (int i = 0; i < kRounds; i++) {
-          int row = mine + i * kStep, bytes = key[i] < 0 ? 0 : 16;
-          long long from = key[i] < 0 ? 0 : key[i];
-          char* to = tile(b) + box * kPanel;
-          if (box + 1 < kBoxes) {
-            copy16(to + swizzled(row, 2 * part), k.values.codes + from * k.values.stride + 64 * box + 16 * part, bytes);
-          } else {
-#pragma unroll
-            for (int j = 2 * part; j < 2 * part + 2; j++)
-              copy16(to + swizzled(row, j), k.rotated.x + from * k.rotated.stride + 8 * j, bytes);
-          }
-          if (box == 0 && part == 0) copy16(scales[row], k.values.scales + from * k.values.scale_stride, bytes);
-        }
-        if (box + 1 == kLeft || box + 1 == kBoxes) commit();
+        for (int i = 0; i < kRounds; i++)
+          copy16(tile(b) + box * kPanel + swizzled(mine + i * kStep, 2 * part),
+                 k.values.codes + (long long)max(key[i], 0) * k.values.stride + 64 * box + 16 * part,
+                 key[i] < 0 ? 0 : 16);
       }
+#pragma unroll
+      for (int i = 0; i < kRounds; i++)
+#pragma unroll
+        for (int j = 2 * part; j < 2 * part + 2; j++)
+          copy16(tile(b) + (kBoxes - 1) * kPanel + swizzled(mine + i * kStep, j),
+                 k.rotated.x + (long long)max(key[i], 0) * k.rotated.stride + 8 * j, key[i] < 0 ? 0 : 16);
+      commit();
       found = look(b + 1);
       wait<1>();
       __syncwarp();  // a row's scales have come by one of its threads
