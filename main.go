@@ -1249,7 +1249,8 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed relative to hardware limits and other programs in " +
 		"the same run"}
 	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand(),
-		benchRanksCommand(), benchExchangeCommand(), benchMachineCommand())
+		benchRanksCommand(), benchExchangeCommand(), benchMachineCommand(),
+		benchUpdateCommand())
 	return c
 }
 
@@ -1426,6 +1427,29 @@ func benchExchangeCommand() *cobra.Command {
 	f.IntSliceVar(&o.MiB, "mib", []int{1, 4, 16, 64, 256}, "MiB that each rank receives from others")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch to compare with")
 	f.DurationVar(&o.Each, "each", 300*time.Millisecond, "time to spend on each line")
+	return c
+}
+
+func benchUpdateCommand() *cobra.Command {
+	o := bench.UpdateOptions{Out: os.Stdout}
+	c := &cobra.Command{
+		Use:   "update",
+		Short: "Optimizer steps of states in the host's memory, in parameters a second",
+		Long: "G parameters/s of AdamW whose states lie in the host's memory: those that pass through the devices,\n" +
+			"those that the host's cores update (offload.host_update), and both at once, by all ranks together.\n" +
+			"With --peer, torch's fused AdamW runs on the same cores.",
+		Example: "  lockstep bench update --device cuda --ranks 2 --peer python3",
+		Args:    cobra.NoArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return bench.Update(c.Context(), o) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.Device, "device", devices.CPU, "devices of the ranks: cpu or cuda")
+	f.IntVar(&o.Ranks, "ranks", 1, "ranks")
+	f.BoolVar(&o.Share, "share-gpu", false, "ranks may share a GPU, where there are fewer")
+	f.IntVar(&o.Parameters, "parameters", 256, "millions of each rank; the host has 18 bytes for each")
+	f.IntSliceVar(&o.Shares, "share", []int{0, 100, 25, 50, 75}, "percent that the host's cores update")
+	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch to compare with")
+	f.DurationVar(&o.Each, "each", 2*time.Second, "time to spend on each line")
 	return c
 }
 

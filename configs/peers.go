@@ -36,3 +36,8 @@ var TransformersRollout string
 //
 //go:embed peers/torch_ranks.py
 var TorchRanks string
+
+// CPUAdamW is the script that times torch's AdamW on the host.
+//
+//go:embed peers/cpu_adamw.py
+var CPUAdamW string

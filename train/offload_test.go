@@ -29,7 +29,8 @@ func TestOffloadOptimizer(t *testing.T) {
 		"qat":  append(few, "model.weights=int4", "run.packs=3", "model.dtype=bf16"),
 		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0", "model.dtype=bf16",
 			"run.save_every=0"),
-		"rl": append(testshape.RL(), "warm_start.steps=1", "run.steps=2", "model.dtype=bf16", "rl.minibatches=2"),
+		"rl": append(testshape.RL(), "warm_start.steps=1", "run.steps=2", "model.dtype=bf16", "rl.minibatches=2",
+			"run.eval_every=0", "run.save_every=0"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			shape := func(more ...string) *configs.Shape {

@@ -164,6 +164,7 @@ func (l *learner) update(ctx context.Context, res *learningResult) error {
 			}
 		}
 	}
+	l.trainer.Finish() // answers are sampled by all weights
 	return nil
 }
 
@@ -171,6 +172,7 @@ func (l *learner) update(ctx context.Context, res *learningResult) error {
 func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episodes []*runlog.Episode,
 	res *learningResult) error {
 	if l.custom != nil {
+		l.trainer.Finish()
 		if err := l.differentiate(ctx, samples, episodes); err != nil {
 			return err
 		}

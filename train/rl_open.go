@@ -39,6 +39,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	if o.Objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}
+	o.Defer = true
 	l.trainer = j.trainer.With(o)
 	if len(s.Loss) > 0 {
 		if l.custom, err = data.NewProgram(s.Loss, time.Duration(s.Timeout*float64(time.Second))); err != nil {

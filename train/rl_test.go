@@ -461,6 +461,11 @@ func TestCustomLoss(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("%s, want %s (%v)", got, want, err)
 	}
+	// the program reads log-probabilities between two updates
+	if _, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(custom, "rl.minibatches=2",
+		"optim.lr=1e-30", "offload.optimizer=true")...); err != nil {
+		t.Error(err)
+	}
 	for program, want := range map[string]string{
 		`"awk", "{exit 3}"`: "exit status 3",
 		`"awk", "NR == 1 {print \"{\\\"gradients\\\": [1]}\"}"`: "got 1 gradients",

@@ -50,7 +50,7 @@ exit 3
 }
 
 // Where the optimizer's state lies in the host's memory, its update is measured next to copies of as many bytes.
-func TestBenchUpdate(t *testing.T) {
+func TestBenchStatesOnHost(t *testing.T) {
 	s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001", "offload.activations=true",
 		"run.recompute=full", "model.config.num_hidden_layers=5"})
 	if err != nil {

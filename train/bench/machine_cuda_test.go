@@ -13,6 +13,14 @@ import (
 	"lockstep/train/testshape"
 )
 
+// Two GPUs pass states through and leave some to the host, all or none.
+func TestBenchUpdateOnGPUs(t *testing.T) {
+	if err := Update(context.Background(), UpdateOptions{Device: "cuda", Ranks: 2, Parameters: 1,
+		Shares: []int{0, 100}, Each: time.Microsecond, Out: io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What is measured of two GPUs is a machine file, with the rates of every kind of operation and of every link. The test
 // needs GPUs or the emulated ones (.ci/emulate/package).
 func TestMachineOnGPUs(t *testing.T) {

@@ -34,12 +34,13 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	m.share = w.Share
 	m.segments = w.Share * max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
 		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
-	forward := 0.0 // of the first round, a quarter where all is computed again; answers wait for all of an update
-	if s.RL.Objective == "" {
-		forward = float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
-	}
+	// of the first round, a quarter where all is computed again; answers wait for all of the last update
+	forward := float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
 	states, updated := p.Model.HostStates()
-	for range updates {
+	for i := range updates {
+		if s.RL.Objective != "" && i == updates-1 {
+			forward = 0
+		}
 		step.update(c, w, m)
 		step.offloaded(c, float64(states-updated), float64(updated), s.Offload.Ring*gibibyte, forward)
 	}
