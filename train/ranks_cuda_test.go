@@ -73,12 +73,13 @@ func TestRanksOnGPUs(t *testing.T) {
 			}
 			for _, p := range []configs.Parallel{{Ranks: 2, Weights: "replicated", Experts: 1},
 				{Ranks: 3, Weights: "sharded", Experts: 1}, {Ranks: 2, Weights: "replicated", Experts: 2},
-				{Ranks: 2, Weights: "replicated", Experts: 2, Context: 2}} {
-				if p.Context > 1 && name != "full" && name != "rows" {
+				{Ranks: 2, Weights: "replicated", Experts: 2, Context: 2},
+				{Ranks: 2, Weights: "replicated", Experts: 1, Stages: 2}} {
+				if p.Context > 1 && name != "full" && name != "rows" || p.Stages > 1 && name != "full" {
 					continue
 				}
 				s, out := shape("cuda", p.Ranks), filepath.Join(t.TempDir(), "run")
-				p.Interleave, p.Context = 1, max(p.Context, 1)
+				p.Interleave, p.Context, p.Stages = 1, max(p.Context, 1), max(p.Stages, 1)
 				s.Parallel = p
 				if err := runDevices(context.Background(), t, s, out, gpus(t, s)); err != nil {
 					t.Fatal(err)

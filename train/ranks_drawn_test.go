@@ -53,7 +53,7 @@ func TestRanksDrawn(t *testing.T) {
 		mesh := []string{fmt.Sprintf("parallel.ranks=%d", ranks),
 			"parallel.weights=" + []string{"replicated", "sharded"}[rng.IntN(2)],
 			"run.recompute=" + []string{"none", "full", "auto"}[rng.IntN(3)]}
-		staged := i%6 == 5 && f.blocks > 1
+		staged := i%4 == 3 && f.blocks > 1
 		if staged {
 			ranks = min(ranks, f.blocks)
 			mesh = []string{fmt.Sprintf("parallel.ranks=%d", ranks), "parallel.stages=0", mesh[2]}
