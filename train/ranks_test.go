@@ -272,6 +272,8 @@ func TestRanksChange(t *testing.T) {
 					s.Parallel.Weights = "sharded"
 				} else if s.Data.EvalSamples = 0; ranks == 4 && name != "dapo" {
 					s.Parallel.Experts = 4
+				} else if ranks == 2 && name != "dapo" {
+					s.Parallel.Stages = 2
 				}
 				return s
 			}
