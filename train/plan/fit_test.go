@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -203,5 +204,45 @@ func TestChooseWeights(t *testing.T) {
 	if least := have * 9 / 10; n.Total() > have || n.Total() < least || n.HostWeights == 0 {
 		t.Errorf("%q takes %s and %s of the host, and %s are there; all weights: %s", s.Offload.Weights,
 			Size(n.Total()), Size(n.HostWeights), Size(have), Size(all.Total()))
+	}
+}
+
+// By offload.host_update = "auto" the host's cores end when the link does, whatever the rates; a slow host gets less.
+func TestChooseHostUpdate(t *testing.T) {
+	shares := map[float64]float64{}
+	for _, rate := range []float64{0.5, 5} {
+		s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.host_update=auto", "offload.ring=0.0001",
+			"parallel.ranks=2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev, err := cpu.New(kernels.Default(), cpu.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		machine := configs.Machine{Device: "cuda", Cards: 2,
+			Host: configs.MachineHost{ToCard: 54, FromCard: 53, Both: 35, Update: rate}}
+		open := func(t *configs.Shape) (*Plan, error) { return New(dev, t) }
+		if err := chooseHostUpdate(s, machine, open); err != nil {
+			t.Fatal(err)
+		}
+		p, err := open(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, updated := p.Model.HostStates()
+		bytes, err := s.Offload.OnHost()
+		if err != nil || updated > bytes || updated == 0 {
+			t.Errorf("%d bytes of %d are the host's, asked for %s GiB (%v)", updated, all, s.Offload.HostUpdate, err)
+		}
+		link, cores := clock{machine, 2}.afterNorm(float64(all-bytes), float64(bytes), s.Offload.Ring*gibibyte)
+		if math.Abs(link-cores) > 0.01*link {
+			t.Errorf("the link ends after %g s, the host after %g", link, cores)
+		}
+		shares[rate] = float64(bytes) / float64(all)
+	}
+	if shares[0.5] > 0.2 || shares[5] < 0.4 {
+		t.Errorf("shares of the host by its rate: %v", shares)
 	}
 }

@@ -35,7 +35,7 @@ func chooseHostUpdate(s *configs.Shape, machine configs.Machine, open func(t *co
 	}
 	all, _ := p.Model.HostStates()
 	c, low, high := clock{machine, s.Parallel.Ranks}, 0.0, float64(all)
-	for high-low > 1<<20 {
+	for high-low > float64(all)/1000 {
 		updated := (low + high) / 2
 		if link, cores := c.afterNorm(float64(all)-updated, updated, s.Offload.Ring*gibibyte); cores < link {
 			low = updated
@@ -43,7 +43,7 @@ func chooseHostUpdate(s *configs.Shape, machine configs.Machine, open func(t *co
 			high = updated
 		}
 	}
-	s.Offload.HostUpdate = fmt.Sprintf("%.3f", low/gibibyte)
+	s.Offload.HostUpdate = fmt.Sprintf("%.4g", low/gibibyte)
 	return nil
 }
 
