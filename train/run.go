@@ -325,7 +325,7 @@ func (j *job) run() (err error) {
 	if text := shortPacks(j.shape); text != "" {
 		j.note("%s", text)
 	}
-	if text := bubble(j.shape); text != "" {
+	if text := bubble(j.shape); text != "" && j.learner == nil {
 		j.note("%s", text)
 	}
 	if j.learner == nil && j.shape.Parallel.Stages == 1 {

@@ -92,7 +92,7 @@ var changes = []change{
 	{"parallel.weights", func(s *configs.Shape) (any, bool) {
 		was := s.Parallel.Weights
 		s.Parallel.Weights = "sharded"
-		return s.Parallel.Weights, was == "replicated" && s.Parallel.Ranks > 1
+		return s.Parallel.Weights, was == "replicated" && s.Parallel.Ranks > 1 && s.Parallel.Stages == 1
 	}},
 	{"offload.optimizer", func(s *configs.Shape) (any, bool) {
 		was := s.Offload.Optimizer
@@ -101,7 +101,7 @@ var changes = []change{
 	}},
 	{"offload.activations", func(s *configs.Shape) (any, bool) {
 		was := s.Offload.Activations
-		s.Offload.Activations = s.Run.Recompute != "none"
+		s.Offload.Activations = s.Run.Recompute != "none" && s.Parallel.Stages == 1
 		return true, !was && s.Offload.Activations && s.Device.Kind == "cuda"
 	}},
 	{"run.verify_tokens", func(s *configs.Shape) (any, bool) {
@@ -111,7 +111,7 @@ var changes = []change{
 	}},
 	{"offload.weights", func(s *configs.Shape) (any, bool) {
 		ok := s.Offload.Weights == "all" && s.Device.Kind == "cuda" && s.LoRA.On() && !setup.Generates(s) &&
-			s.Run.VerifyTokens == 0
+			s.Run.VerifyTokens == 0 && s.Parallel.Stages == 1
 		if ok {
 			s.Offload.Weights = "auto"
 		}
