@@ -57,10 +57,16 @@ func (b *Batch) toRows(r *parallel.Rank, pairs ...parallel.Pair) {
 	b.exchange(r, (*parallel.Group).HeadsToRows, pairs)
 }
 
-// exchange waits for an all-to-all between rows and heads. It does not yield to another lane: a short pack has no such
-// exchanges, and its lane would overtake that of the packs before it.
+// exchange waits for one of the ranks that divide the sequences. It does not yield to another lane: a short pack has no
+// such exchanges, and its lane would overtake that of the packs before it.
 func (b *Batch) exchange(r *parallel.Rank, begin func(*parallel.Group, ...parallel.Pair) *parallel.Exchange,
 	pairs []parallel.Pair) {
+	b.begin(r, begin, pairs).Wait()
+}
+
+// begin is an exchange that has begun; nil in a plan.
+func (b *Batch) begin(r *parallel.Rank, begin func(*parallel.Group, ...parallel.Pair) *parallel.Exchange,
+	pairs []parallel.Pair) *parallel.Exchange {
 	g := r.Context(b.Context.Ranks)
 	if g == nil { // a plan
 		bytes := 0
@@ -68,9 +74,9 @@ func (b *Batch) exchange(r *parallel.Rank, begin func(*parallel.Group, ...parall
 			bytes += p.Dst.Bytes() * (b.Context.Ranks - 1) / b.Context.Ranks
 		}
 		kernels.CountExchange(r.Dev, kernels.ExchangeContext, bytes)
-		return
+		return nil
 	}
-	begin(g, pairs...).Wait()
+	return begin(g, pairs...)
 }
 
 // gather is the rows of all ranks, of tensors that have this rank's.
@@ -98,7 +104,7 @@ func (b *Batch) gatherKV(r *parallel.Rank, kv kernels.KV) kernels.KV {
 }
 
 // rowsBackward is attendBackward of ranks that divide rows; selected nil: each row reads all keys up to its own. Later
-// ranks have more work as queries, earlier ones as keys: dq comes between parts of dk and dv, so no rank waits long.
+// ranks have more work as queries, earlier ones as keys: dq comes between parts of dk and dv, so none waits long.
 func (b *Batch) rowsBackward(r *parallel.Rank, dev kernels.DividedAttention, d qkv, dout, out, lse kernels.Tensor,
 	x qkv, selected kernels.Tensor, a kernels.Attn) {
 	defer r.Stack.Release(r.Stack.Mark())
@@ -113,23 +119,69 @@ func (b *Batch) rowsBackward(r *parallel.Rank, dev kernels.DividedAttention, d q
 	dk, dv := r.Stack.New(d.k.DType, rows, d.k.Cols), r.Stack.New(d.v.DType, rows, d.v.Cols)
 	parts := 1
 	if a.KVHeads == 1 {
-		parts = min(b.Context.Ranks, a.Heads)
+		parts = min(2*b.Context.Ranks, a.Heads)
 	}
+	queries := b.queryParts(r, a, parts, x.q, dout, lse, delta)
+	next := queries.begin(r, 0)
 	for i := range parts {
-		mark, from, to := r.Stack.Mark(), i*a.Heads/parts, (i+1)*a.Heads/parts
-		of := a
-		of.Heads = to - from
-		all := b.gather(r, x.q.ColRange(from*a.HeadDim, to*a.HeadDim), dout.ColRange(from*a.Values(), to*a.Values()),
-			lse.ColRange(from, to), delta.ColRange(from, to))
+		came := next
+		if i+1 < parts {
+			next = queries.begin(r, i+1)
+		}
+		came.Wait()
+		of, all := queries.part(i)
 		dev.AttentionKeyGrad(dk, dv, sums, all[1], all[3], all[2], all[0], kv, lists, b.Context.Layout, of,
 			kernels.KeyPart{From: b.Context.From, To: b.Context.From + own, Begins: i == 0, Ends: i == parts-1})
-		r.Stack.Release(mark)
 		if i == 0 {
 			dev.AttentionQueryGrad(d.q, dout, delta, lse, x.q, kv, selected, b.Layout, a)
 		}
 	}
 	r.Dev.Copy(d.k, dk.RowRange(b.Context.From, b.Context.From+own))
 	r.Dev.Copy(d.v, dv.RowRange(b.Context.From, b.Context.From+own))
+}
+
+// queryParts gathers queries of all ranks some heads at a time: one part comes while another is read.
+type queryParts struct {
+	b     *Batch
+	a     kernels.Attn
+	parts int
+	own   []kernels.Tensor    // q, dout, lse, delta of all heads
+	slots [2][]kernels.Tensor // room for those of all ranks, of the most heads of a part
+}
+
+func (b *Batch) queryParts(r *parallel.Rank, a kernels.Attn, parts int, own ...kernels.Tensor) *queryParts {
+	p := &queryParts{b: b, a: a, parts: parts, own: own}
+	most := (a.Heads + parts - 1) / parts
+	for i := range min(parts, 2) {
+		for _, t := range own {
+			p.slots[i] = append(p.slots[i], r.Stack.New(t.DType, b.Context.Layout.Rows(), t.Cols/a.Heads*most))
+		}
+	}
+	return p
+}
+
+// part is the shape of attention by the heads of part i, and the room for their tensors.
+func (p *queryParts) part(i int) (of kernels.Attn, all []kernels.Tensor) {
+	of = p.a
+	of.Heads = (i+1)*p.a.Heads/p.parts - i*p.a.Heads/p.parts
+	for k, t := range p.slots[i%2] {
+		width := p.own[k].Cols / p.a.Heads
+		all = append(all, t.Reshape(t.Rows*t.Cols/width, width).RowRange(0, t.Rows*of.Heads).Reshape(t.Rows,
+			width*of.Heads))
+	}
+	return of, all
+}
+
+// begin begins to gather part i.
+func (p *queryParts) begin(r *parallel.Rank, i int) *parallel.Exchange {
+	var pairs []parallel.Pair
+	of, all := p.part(i)
+	first := i * p.a.Heads / p.parts
+	for k, t := range p.own {
+		width := t.Cols / p.a.Heads
+		pairs = append(pairs, parallel.Pair{Dst: all[k], Src: t.ColRange(first*width, (first+of.Heads)*width)})
+	}
+	return p.b.begin(r, (*parallel.Group).AllGather, pairs)
 }
 
 // addHeadSums adds headSums of parts of a parameter, one part behind the other, to its gradient: those of this rank's

@@ -123,8 +123,9 @@ func ranksCases(t *testing.T) map[string][]string {
 		"lora on int4": append(few, "model.weights=int4", "definition.acts=mxfp8", "definition.grads=mxfp8",
 			"lora.rank=4", "run.packs=7",
 			"lora.target_parameters=mlp.experts.down_proj"),
-		"rows": append(append(tinyDSA(few...), divided...), "model.dtype=bf16", "definition.dot=tc16", "run.packs=5",
-			"data.pack_rows=200", "lora.rank=4", "lora.targets=q_b_proj,kv_b_proj,o_proj", "run.recompute=full"),
+		"rows": append(append(tinyDSA(few...), divided...), "model.dtype=bf16", "definition.dot=tc16", "run.packs=3",
+			"run.steps=2", "data.pack_rows=200", "lora.rank=4", "lora.targets=q_b_proj,kv_b_proj,o_proj",
+			"run.recompute=full"),
 		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0"),
 		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
 	}
@@ -133,7 +134,7 @@ func ranksCases(t *testing.T) map[string][]string {
 // stagesOf is how many blocks the model of a case has, 0: a pipeline refuses it.
 func stagesOf(name string) int {
 	switch name {
-	case "indexer", "dense":
+	case "indexer", "dense", "rows":
 		return 0
 	case "dense lora":
 		return 4
