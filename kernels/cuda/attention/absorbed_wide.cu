@@ -14,6 +14,13 @@
 // a clock and 2,650 where it gives 40. On an H200, 64 heads: sparse, 16,384 rows and lists of 2,048: 9.5 ms, 461
 // TFLOP/s, as much where all queries choose the same keys; dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys:
 // 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
+//
+// Of values in codes 64 keys are 42 KB: 3,240 clocks at an H100's 13 bytes a clock of memory. Only the warpgroup that
+// gathers decodes, 256 codes a thread: 1,100 issue slots of its scheduler, some 1,600 clocks with loads and stores in
+// shared memory. Slots have no room for codes that wait, so rows come as late as they are decoded: those of the block
+// after next are brought to L2 meanwhile. 2,600 clocks a block to copy and to decode, less than memory takes. On an
+// H100 the 256 sequences took 0.65 ms without that, a fence a box and a load behind each store (bf16: 0.52 ms);
+// predicted are 0.3 to 0.4 ms. No card has run it since.
 #include "absorbed_wide.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -24,6 +31,7 @@ constexpr int kLeft = kOwn / 64;   // boxes that only the first warpgroup adds
 // Slots are the places of two key blocks: of block b that of b % 2. Each box of it is full for itself; the left half
 // and the rest come free.
 struct Slots {
+  static constexpr int kRounds = 2, kStep = kRows / kRounds;  // rows of codes that a thread copies, and from one on
   char* base;
   u64 *full, *free;  // [2][kBoxes], [2][2]
 
@@ -77,33 +85,58 @@ struct Slots {
     int part = warp_lane() % 4;
 #pragma unroll 1
     for (int box = from; box < to; box++) {
+      char* panel = tile(b) + box * kPanel;
+      uint4 codes[kRounds];
+      u32 scale[kRounds];
+#pragma unroll
+      for (int i = 0; i < kRounds; i++) {  // all loads before the first store, which might change what they read
+        codes[i] = *(const uint4*)(panel + swizzled(first + i * kStep, 2 * part));
+        scale[i] = scales[first + i * kStep][2 * box + part / 2];
+      }
 #pragma unroll
       for (int i = 0; i < kRounds; i++) {
         int row = first + i * kStep;
-        char *low = tile(b) + box * kPanel + swizzled(row, 2 * part),
-             *high = tile(b) + box * kPanel + swizzled(row, 2 * part + 1);
-        uint4 codes = *(const uint4*)low;
-        u32 scale = scale_bf16(scales[row][2 * box + part / 2]) * 0x10001u;
-        *(uint4*)low = eight_of(make_uint2(codes.x, codes.y), scale);
-        *(uint4*)high = eight_of(make_uint2(codes.z, codes.w), scale);
+        u32 twice = scale_bf16(scale[i]) * 0x10001u;
+        *(uint4*)(panel + swizzled(row, 2 * part)) = eight_of(make_uint2(codes[i].x, codes[i].y), twice);
+        *(uint4*)(panel + swizzled(row, 2 * part + 1)) = eight_of(make_uint2(codes[i].z, codes[i].w), twice);
       }
-      fence_async();
+      if (box % 2 == 0) continue;
+      fence_async();  // which waits for what the thread has stored: once for two boxes
+      barrier_arrive(full + b % 2 * kBoxes + box - 1);
       barrier_arrive(full + b % 2 * kBoxes + box);
     }
   }
 
+  // prefetch asks L2 for rows key[i] of a block, four threads a row, 32 bytes each.
+  __device__ void prefetch(const Latent<kValues>& k, const int (&key)[kRounds]) const {
+    int part = warp_lane() % 4;
+#pragma unroll
+    for (int i = 0; i < kRounds; i++) {
+      if (key[i] < 0) continue;
+      const u8* codes = k.values.codes + (long long)key[i] * k.values.stride + 32 * part;
+#pragma unroll
+      for (int at = 0; at < kValues; at += 4 * 32) prefetch_l2(codes + at);
+      prefetch_l2(k.rotated.x + (long long)key[i] * k.rotated.stride + 16 * part);
+      if (part == 0) prefetch_l2(k.values.scales + (long long)key[i] * k.values.scale_stride);
+    }
+  }
+
   // gather is the same for keys whose values are in codes: four threads a row, 16 codes of a box each. What is the left
-  // half is decoded while the right one is on its way.
+  // half is decoded while the right one is on its way, and the block after next comes to L2: slots have no room for it.
   __device__ void gather(const Asked& query, const Latent<kValues>& k, int first, int entries,
                          u8 (*scales)[kValues / kScaled]) const {
     int lane = warp_lane(), warp = threadIdx.x % kGather / kWarp, part = lane % 4, mine = warp * 8 + lane / 4;
+    // lanes 0 to 15 look up a block's rows, the others those of the block after next
     auto look = [&](int b) {
-      int entry = b * kRows + lane / 8 % kRounds * kStep + warp * 8 + lane % 8;
+      int entry = (b + lane / 16 * 2) * kRows + lane / 8 % kRounds * kStep + warp * 8 + lane % 8;
       return entry < entries ? query.key(first + entry) : -1;
     };
     int found = look(0);
     for (int b = 0; b * kRows < entries; b++) {
       int key[kRounds];
+#pragma unroll
+      for (int i = 0; i < kRounds; i++) key[i] = __shfl_sync(~0u, found, 16 + 8 * i + lane / 4);
+      prefetch(k, key);
 #pragma unroll
       for (int i = 0; i < kRounds; i++) key[i] = __shfl_sync(~0u, found, 8 * i + lane / 4);
       wait_free(b, 0);
@@ -134,12 +167,10 @@ struct Slots {
       decode(b, 0, kLeft, mine, scales);
       wait<0>();
       decode(b, kLeft, kBoxes - 1, mine, scales);
-      fence_async();
       barrier_arrive(full + b % 2 * kBoxes + kBoxes - 1);
       __syncwarp();  // before the next block's scales
     }
   }
-  static constexpr int kRounds = 2, kStep = kRows / kRounds;
 };
 
 // Side is warpgroup W of the two: the dots and the softmax of blocks b % 2 == W, and W's columns of the sums.

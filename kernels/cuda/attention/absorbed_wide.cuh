@@ -16,6 +16,7 @@ constexpr int kMore = 232, kFewer = 40;
 __device__ inline void meet(int barrier) { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
 __device__ inline void meet_both(int barrier) { asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory"); }
 __device__ inline void publish(int barrier) { asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory"); }
+__device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Gather is how so many threads bring `Rows` rows of keys or queries to boxes of 64 columns: eight threads a row, 16
