@@ -1,12 +1,14 @@
 // Package schedule lists what each rank of a pipeline does in a step: data that the trainer executes, and that a
-// simulation prints as a grid of ranks and time. It imports nothing of this module.
+// simulation times. It imports nothing of this module.
 package schedule
 
 import "fmt"
 
 // Names of schedules.
 const (
-	OneF1B = "1f1b" // one forward, one backward (Narayanan et al., arXiv 1806.03377): few micro-batches in memory
+	// one forward, one backward, with a flush at the end of a step (Narayanan et al., arXiv 2104.04473): few
+	// micro-batches in memory
+	OneF1B = "1f1b"
 )
 
 // Kind is what a task computes.
@@ -17,25 +19,23 @@ const (
 	Backward      // gradients of the input and of the weights
 )
 
-// Task is a micro-batch that passes one chunk of the blocks of a rank.
+// Task is a micro-batch that passes the blocks of a rank.
 type Task struct {
 	Kind  Kind
 	Micro int // of the step, in the order of packs
-	Chunk int // of the rank; see [Schedule.Stage]
 }
 
-// Schedule is the tasks of each rank, in order. Backwards of a chunk come in the order of micro-batches, as gradients
-// are sums in that order.
+// Schedule is the tasks of each rank, in order. A rank's backwards come in the order of micro-batches, as gradients are
+// sums in that order.
 type Schedule struct {
 	Name   string
 	Micros int
-	Chunks int // of each rank
 	Ranks  [][]Task
 }
 
 // New is the schedule of a name.
 func New(name string, ranks, micros int) Schedule {
-	s := Schedule{Name: name, Micros: micros, Chunks: 1}
+	s := Schedule{Name: name, Micros: micros}
 	for rank := range ranks {
 		switch name {
 		case OneF1B:
@@ -62,13 +62,7 @@ func oneF1B(below, micros int) (tasks []Task) {
 	return tasks
 }
 
-// Stages is how many parts the blocks of the model are cut into.
-func (s Schedule) Stages() int { return len(s.Ranks) * s.Chunks }
-
-// Stage is the part of the model that a chunk of a rank is.
-func (s Schedule) Stage(rank, chunk int) int { return chunk*len(s.Ranks) + rank }
-
-// InFlight is the most micro-batches of which a rank keeps something for a backward at one time, each chunk counted.
+// InFlight is the most micro-batches of which a rank keeps something for a backward at one time.
 func (s Schedule) InFlight(rank int) (most int) {
 	n := 0
 	for _, t := range s.Ranks[rank] {

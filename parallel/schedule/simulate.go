@@ -1,11 +1,8 @@
 package schedule
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
-// Costs are what tasks of one chunk take, in any unit of time.
+// Costs are what tasks take, in any unit of time.
 type Costs struct{ Forward, Backward int }
 
 // Usual has a backward that takes twice as long as a forward: gradients of inputs and of weights are a product each.
@@ -44,7 +41,7 @@ func (s Schedule) Simulate(c Costs) ([][]Span, error) {
 				}
 				to := from + c.of(t.Kind)
 				spans[rank] = append(spans[rank], Span{t, from, to})
-				done[work{t.Kind, t.Micro, s.Stage(rank, t.Chunk)}] = to
+				done[work{t, rank}] = to
 				moved = true
 			}
 		}
@@ -58,23 +55,22 @@ func (s Schedule) Simulate(c Costs) ([][]Span, error) {
 	}
 }
 
-// work is a task as all ranks name it.
+// work is a task of a rank.
 type work struct {
-	kind         Kind
-	micro, stage int
+	Task
+	rank int
 }
 
 // begins is when what a task reads is there; not ready: it has not been computed.
 func (s Schedule) begins(rank int, t Task, done map[work]int) (at int, ready bool) {
-	stage := s.Stage(rank, t.Chunk)
 	var after []work
 	switch {
-	case t.Kind == Forward && stage > 0:
-		after = append(after, work{Forward, t.Micro, stage - 1})
+	case t.Kind == Forward && rank > 0:
+		after = append(after, work{t, rank - 1})
 	case t.Kind == Backward:
-		after = append(after, work{Forward, t.Micro, stage})
-		if stage < s.Stages()-1 {
-			after = append(after, work{Backward, t.Micro, stage + 1})
+		after = append(after, work{Task{Forward, t.Micro}, rank})
+		if rank < len(s.Ranks)-1 {
+			after = append(after, work{t, rank + 1})
 		}
 	}
 	for _, w := range after {
@@ -100,44 +96,4 @@ func (s Schedule) Bubble(c Costs) float64 {
 		}
 	}
 	return 1 - float64(busy)/float64(end*len(spans))
-}
-
-// Grid shows a schedule: ranks down, a unit of time in each column, and the bubble below.
-func (s Schedule) Grid(c Costs) (string, error) {
-	spans, err := s.Simulate(c)
-	if err != nil {
-		return "", err
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s: %d ranks, %d micro-batches\n", s.Name, len(s.Ranks), s.Micros)
-	for rank, list := range spans {
-		fmt.Fprintf(&text, "%d |", rank)
-		at := 0
-		for _, sp := range list {
-			text.WriteString(strings.Repeat(s.cell("."), sp.From-at))
-			text.WriteString(strings.Repeat(s.cell(sp.name(s.Chunks)), sp.To-sp.From))
-			at = sp.To
-		}
-		text.WriteByte('\n')
-	}
-	fmt.Fprintf(&text, "bubble %.1f%%\n", 100*s.Bubble(c))
-	return text.String(), nil
-}
-
-// name is a task in a grid: F for forward, B for backward, the micro-batch, and the chunk where there are several.
-func (t Task) name(chunks int) string {
-	text := fmt.Sprintf("%c%d", "FB"[t.Kind], t.Micro)
-	if chunks > 1 {
-		text += string(rune('a' + t.Chunk))
-	}
-	return text
-}
-
-// cell is a column of a grid.
-func (s Schedule) cell(text string) string {
-	width := 3
-	if s.Chunks > 1 {
-		width = 4
-	}
-	return fmt.Sprintf("%*s", width, text)
 }
