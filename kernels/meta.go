@@ -52,7 +52,6 @@ const (
 	ExchangeContext                     // of a sequence's rows: all-to-all to heads and back, all-gather of keys
 	ExchangeWeights                     // weights of blocks from their owners
 	ExchangeGradient                    // sums of gradients along the ring of ranks
-	ExchangeStages                      // rows of a pipeline's micro-batches from the stage before, or their gradients
 	ExchangeUpdated                     // updated weights from the owners of their optimizer state
 	ExchangeOffload                     // inputs of blocks to the host's memory, and as many back
 	ExchangeHostWeights                 // weights of blocks from the host's memory

@@ -12,7 +12,6 @@ import (
 	"lockstep/kernels"
 	"lockstep/optim"
 	"lockstep/parallel"
-	"lockstep/parallel/schedule"
 	"lockstep/serve"
 	"lockstep/train/plan"
 	"lockstep/train/report"
@@ -375,8 +374,7 @@ func bubble(s *configs.Shape) string {
 	if n == 1 {
 		return ""
 	}
-	micros := (s.Run.Packs + s.Run.MicroBatch - 1) / s.Run.MicroBatch
-	share := schedule.New(s.Pipeline.Schedule, n, micros).Bubble(schedule.Usual)
+	micros, share := plan.Bubble(s)
 	return fmt.Sprintf("parallel.stages: ranks wait %.0f%% of the time in which a step's %d micro-batches pass %d "+
 		"stages: more of them lower that", 100*share, micros, n)
 }

@@ -18,7 +18,6 @@ import (
 	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
-	"lockstep/parallel/schedule"
 	"lockstep/serve"
 	"lockstep/train/plan"
 	"lockstep/train/runlog"
@@ -42,6 +41,7 @@ type RanksOptions struct {
 type onMesh struct {
 	ranks         configs.Parallel
 	device, kind  string
+	placement     string  // what each rank has of the weights
 	micros        int     // of a step of a pipeline
 	bubble        float64 // by its schedule
 	train, sample float64 // tokens a second of training steps and of answers
@@ -143,18 +143,20 @@ func (o RanksOptions) head(s *configs.Shape, row onMesh) {
 	fmt.Fprintln(o.Out)
 }
 
-// printAlone prints what some ranks do, next to the plan where the machine is known.
+// printAlone prints what some ranks do, next to the plan where the machine is known, and the plan has a time.
 func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	p := row.ranks
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tab, "%d ranks\tby plan\t  %s\n", p.Ranks, row.placement())
+	fmt.Fprintf(tab, "%d ranks\tby plan\t  %s\n", p.Ranks, row.placement)
 	train, sample := "-", "-"
 	if m, ok := configs.MachineOf(row.device, p.Ranks); ok && s.Device.Kind == devices.CUDA {
 		step, err := plan.StepOn(m, s, 0, row.keep)
-		if err != nil {
+		switch {
+		case err == nil:
+			train = fmt.Sprintf("%.0f", step.Rate())
+		case !errors.Is(err, plan.ErrPipeline):
 			return err
 		}
-		train = fmt.Sprintf("%.0f", step.Rate())
 		if row.sample > 0 {
 			seconds, err := plan.AnswersOn(m, s, row.answers)
 			if err != nil {
@@ -212,7 +214,7 @@ func (o RanksOptions) peerRanks(ctx context.Context, s *configs.Shape, config []
 func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 	p := many.ranks
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tab, "one rank\t%d ranks\tratio\t  %s\n", p.Ranks, many.placement())
+	fmt.Fprintf(tab, "one rank\t%d ranks\tratio\t  %s\n", p.Ranks, many.placement)
 	line := func(what string, one, many float64) {
 		fmt.Fprintf(tab, "%.0f\t%.0f\t%.2f\t  %s\n", one, many, many/one, what)
 	}
@@ -246,14 +248,6 @@ func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 	return tab.Flush()
 }
 
-// placement says what each rank has of the weights.
-func (m onMesh) placement() string {
-	if m.ranks.Stages > 1 {
-		return fmt.Sprintf("blocks in %d stages", m.ranks.Stages)
-	}
-	return fmt.Sprintf("weights %s, experts on %d", m.ranks.Weights, m.ranks.Experts)
-}
-
 // printBubble adds a row of a pipeline: the share of time in which ranks wait, measured and by the schedule. On the CPU
 // hosts wait; on GPUs it is what is missing to as many times the speed of one.
 func (m onMesh) printBubble(tab io.Writer, one onMesh) {
@@ -280,9 +274,8 @@ func (m onMesh) printShare(tab io.Writer, before string) {
 // evenRouters says.
 func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOptions) (row onMesh, err error) {
 	row.ranks, row.kind = s.Parallel, s.Device.Kind
-	if n := s.Parallel.Stages; n > 1 {
-		row.micros = (s.Run.Packs + s.Run.MicroBatch - 1) / s.Run.MicroBatch
-		row.bubble = schedule.New(s.Pipeline.Schedule, n, row.micros).Bubble(schedule.Usual)
+	if s.Parallel.Stages > 1 {
+		row.micros, row.bubble = plan.Bubble(s)
 	}
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		if err := plan.ChooseOffload(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
@@ -313,6 +306,7 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 		if err != nil {
 			return err
 		}
+		row.placement = m.Placement()
 		if err := ranks.Replicas.TrainShards(w); err != nil {
 			return err
 		}

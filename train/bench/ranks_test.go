@@ -3,10 +3,12 @@ package bench
 import (
 	"context"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"lockstep/kernels/devices"
 	"lockstep/train/testshape"
 )
 
@@ -89,5 +91,22 @@ func TestRanks(t *testing.T) {
 	if err := Ranks(context.Background(), s, RanksOptions{Steps: 1, Requests: 1}); err == nil ||
 		!strings.Contains(err.Error(), "--ranks 2") {
 		t.Errorf("one rank: %v", err)
+	}
+}
+
+// Next to what ranks do is the plan of their machine, which has no time of a pipeline's steps.
+func TestPrintAlone(t *testing.T) {
+	for stages, want := range map[int]string{1: `\d+`, 2: "-"} {
+		s, err := testshape.Parse([]string{"parallel.ranks=2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Device.Kind, s.Parallel.Stages = devices.CUDA, stages
+		var out strings.Builder
+		err = printAlone(&out, s, onMesh{ranks: s.Parallel, device: "NVIDIA H200", train: 1234})
+		if want = `(?m)^ *1234 +` + want + ` +tokens/s of training steps$`; err != nil ||
+			!regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("%d stages: %v\n%swant %s", stages, err, out.String(), want)
+		}
 	}
 }

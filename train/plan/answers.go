@@ -41,7 +41,7 @@ func AnswersOn(machine configs.Machine, s *configs.Shape, answers []Answer) (flo
 	}
 	p.clearStacks()
 	prefill := c.forward(trainer.New(p.Rank, p.Model, by).ForwardWork(1, s.Data.PackRows), machine.Share.Forward)
-	return schedule(answers, s.Parallel.Ranks, slots, prefill/float64(s.Data.PackRows), steps), nil
+	return answerSeconds(answers, s.Parallel.Ranks, slots, prefill/float64(s.Data.PackRows), steps), nil
 }
 
 // decodeStep is the seconds of a step that decodes a row of so many sequences, each at so many positions.
@@ -60,10 +60,10 @@ func (p *Plan) decodeStep(c clock, sequences, length int) (float64, error) {
 	return c.forward(dev.Work(), c.machine.Share.Decode), nil
 }
 
-// schedule is the seconds of the rank that ends last. Answers are dealt to ranks one by one; a slot that is free takes
+// answerSeconds is that of the rank that ends last. Answers are dealt to ranks one by one; a slot that is free takes
 // the next one, so the last steps have few sequences. Prefill is the seconds of a row of a prompt, steps those of a
 // step by sequences, between which lie straight lines.
-func schedule(answers []Answer, ranks, slots int, prefill float64, steps map[int]float64) (last float64) {
+func answerSeconds(answers []Answer, ranks, slots int, prefill float64, steps map[int]float64) (last float64) {
 	for rank := range ranks {
 		seconds, next := 0.0, rank
 		var left []int // tokens of each sequence

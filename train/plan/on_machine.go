@@ -216,9 +216,6 @@ func (o *OnMachine) open(s *configs.Shape) (p *Plan, err error) {
 
 // plan is that of one mesh.
 func (o *OnMachine) plan(s *configs.Shape) (*OnMesh, error) {
-	if s.Parallel.Stages != 1 {
-		return nil, errors.New("parallel.stages: plan has no time of a pipeline yet, set 1")
-	}
 	have := o.available()
 	err := chooseWeights(s, have, o.open)
 	if err == nil {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -96,6 +97,9 @@ func TestPlanForMachine(t *testing.T) {
 		if err != nil || !json.Valid(text) || !strings.Contains(o.String(), "two-batch overlap") {
 			t.Errorf("%s %v\n%s", text, err, o)
 		}
+	}
+	if _, err := For(tiny(), cpuMachine(64), []string{"ranks=2", "stages=0"}); !errors.Is(err, ErrPipeline) {
+		t.Errorf("a time of a pipeline's steps: %v", err)
 	}
 }
 

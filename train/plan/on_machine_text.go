@@ -55,7 +55,7 @@ func (o *OnMachine) String() string {
 	}
 	if m.Cards > 1 {
 		b.WriteString("\nThis is by plan: of meshes, two GPUs have run, none with weights on the host or packs over " +
-			"ranks\n(parallel.context). Pipeline stages are not built, and not planned for.\n")
+			"ranks\n(parallel.context). A pipeline's steps are not planned for.\n")
 	}
 	return b.String()
 }

@@ -140,11 +140,11 @@ func TestSchedule(t *testing.T) {
 		ranks, slots int
 		want         float64
 	}{{1, 2, 60*0.5 + 5*3 + 2*1}, {2, 2, 40*0.5 + 3*3 + 1*1}, {1, 1, 60*0.5 + 12*1}, {1, 4, 60*0.5 + 3*5 + 1*3 + 1}} {
-		if got := schedule(answers, c.ranks, c.slots, 0.5, steps); got != c.want {
+		if got := answerSeconds(answers, c.ranks, c.slots, 0.5, steps); got != c.want {
 			t.Errorf("%d ranks of %d slots: %g s, want %g", c.ranks, c.slots, got, c.want)
 		}
 	}
-	if got := schedule(nil, 2, 2, 1, steps); got != 0 {
+	if got := answerSeconds(nil, 2, 2, 1, steps); got != 0 {
 		t.Errorf("nothing takes %g s", got)
 	}
 }

@@ -10,9 +10,12 @@ import (
 	"lockstep/train/trainer"
 )
 
-// Step is the time of a step on a machine. The plan's devices are those of [meta.New].
+// Step is the time of a step on a machine, of a pipeline [ErrPipeline]. The plan's devices are those of [meta.New].
 func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	s := p.s
+	if p.Model.Stages() > 0 {
+		return step, ErrPipeline
+	}
 	o, err := setup.TrainerOptions(s, math.MaxInt32, p.Keep)
 	if err != nil {
 		return step, err
