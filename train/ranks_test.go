@@ -182,7 +182,7 @@ func TestRanks(t *testing.T) {
 			if stages := stagesOf(name); stages > 1 {
 				mesh := []string{fmt.Sprintf("parallel.stages=%d", stages)}
 				if name == "full" || name == "lora" {
-					mesh = append(mesh, "offload.optimizer=true", "offload.ring=0.0001")
+					mesh = append(mesh, "offload.optimizer=true", "offload.ring=0.0001", "run.save_every=0")
 				}
 				if name == "lora" {
 					mesh = append(mesh, "offload.host_update=0.0001")

@@ -60,8 +60,8 @@ func (p *Plan) Extent() model.Extent {
 // with the inputs of blocks that are offloaded.
 func (p *Plan) step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch,
-		Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context, Pipeline: p.s.Pipeline.Schedule,
-		Keep: keep})
+		Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context,
+		PipelineSchedule: p.s.Pipeline.Schedule, Keep: keep})
 	p.clearStacks()
 	p.trainingPeak(t)
 	n := p.total()

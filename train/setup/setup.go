@@ -262,14 +262,14 @@ func TrainerOptions(s *configs.Shape, steps int, keep model.Policy) (trainer.Opt
 		Objective: optim.SFT{},
 		Optimizer: optim.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay,
 			Clip: o.Clip},
-		Schedule:    optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Steps: steps},
-		IndexerRate: s.Indexer.LRFactor,
-		MicroBatch:  s.Run.MicroBatch,
-		Interleave:  s.Parallel.Interleave,
-		RankPacks:   (s.Run.Packs*s.Parallel.Context + s.Parallel.Ranks - 1) / s.Parallel.Ranks,
-		Context:     s.Parallel.Context,
-		Pipeline:    s.Pipeline.Schedule,
-		Keep:        keep,
+		Schedule:         optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Steps: steps},
+		IndexerRate:      s.Indexer.LRFactor,
+		MicroBatch:       s.Run.MicroBatch,
+		Interleave:       s.Parallel.Interleave,
+		RankPacks:        (s.Run.Packs*s.Parallel.Context + s.Parallel.Ranks - 1) / s.Parallel.Ranks,
+		Context:          s.Parallel.Context,
+		PipelineSchedule: s.Pipeline.Schedule,
+		Keep:             keep,
 	}
 	t.Schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)
 	return t, t.Schedule.Validate()

@@ -118,8 +118,8 @@ func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, share
 	plain.update(r, t.Model, stepRates{step: 1, scale: 1, rowScale: 1})
 }
 
-// largestPipeline is largestStep of a rank of a pipeline, whose step has so many micro-batches. As many as are on their
-// way at one time stand for all.
+// largestPipeline is largestStep of a rank of a pipeline, whose step has so many micro-batches. As many as are in
+// flight at one time stand for all.
 func (t *Trainer) largestPipeline(micros int, b batchPart, computed func(lanes, share, rounds int)) {
 	r := t.Rank
 	defer r.Stack.Release(r.Stack.Mark())
@@ -131,7 +131,7 @@ func (t *Trainer) largestPipeline(micros int, b batchPart, computed func(lanes, 
 	}
 	plain := *t
 	plain.Objective, plain.Defer = optim.SFT{}, false
-	plain.pipeline(r, t.Model, stepRates{}, slices.Repeat([]batchPart{b}, few), make([]MicroBatch, few))
+	plain.runPipeline(r, t.Model, stepRates{}, slices.Repeat([]batchPart{b}, few), make([]MicroBatch, few))
 	computed(few, 1, micros)
 	t.Model.FinishGradients(r)
 	plain.update(r, t.Model, stepRates{step: 1, scale: 1, rowScale: 1})

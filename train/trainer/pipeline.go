@@ -10,21 +10,21 @@ import (
 // pipeline is a rank's part of a step whose micro-batches pass the ranks one after the other, each of which has some
 // blocks of the model.
 type pipeline struct {
-	t     *Trainer
-	m     *model.Model
-	st    model.Stage
-	by    stepRates
-	tasks schedule.Schedule
-	of    []batchPart // the micro-batches
-	first []int       // row of the step of each
-	done  []MicroBatch
-	ways  map[int]*way // by micro-batch
-	free  []*way       // whose micro-batch has gone back, the first to do so first
+	t        *Trainer
+	m        *model.Model
+	st       model.Stage
+	by       stepRates
+	tasks    schedule.Schedule
+	of       []batchPart // the micro-batches
+	first    []int       // row of the step of each
+	done     []MicroBatch
+	inFlight map[int]*inFlight // by micro-batch
+	free     []*inFlight       // whose micro-batch has gone back, the first to do so first
 }
 
-// way is a micro-batch on its way through the rank, and the lane that has its memory: the first to come is the first to
-// go, which no stack can do.
-type way struct {
+// inFlight is a micro-batch between its forward and its backward, and the lane that has its memory: the first to come
+// is the first to go, which no stack can do.
+type inFlight struct {
 	lane  *parallel.Rank
 	empty kernels.Mark
 	ready []kernels.Event // the lane's memory may be written by copies; nil: a plan
@@ -32,12 +32,14 @@ type way struct {
 	sent  []*parallel.Exchange // of the lane's memory, that the other ranks may not have taken
 }
 
-// pipeline computes the tasks of a rank. It returns the micro-batches whose log-probabilities lie on its stack.
-func (t *Trainer) pipeline(r *parallel.Rank, m *model.Model, by stepRates, micros []batchPart, done []MicroBatch) (
+// runPipeline computes the tasks of a rank. It returns the micro-batches whose log-probabilities lie on its stack.
+func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by stepRates, micros []batchPart, done []MicroBatch) (
 	own []int) {
+	// all ranks take part in the broadcasts and barriers of every unit of a deferred update, so none can be left to the
+	// forward of its stage, which waits for other ranks
 	m.UseAll(r)
-	p := pipeline{t: t, m: m, st: m.PipelineStage(r.ID), by: by, of: micros, done: done, ways: map[int]*way{},
-		tasks: schedule.New(t.Pipeline, m.Stages(), len(micros))}
+	p := pipeline{t: t, m: m, st: m.PipelineStage(r.ID), by: by, of: micros, done: done, inFlight: map[int]*inFlight{},
+		tasks: schedule.New(t.PipelineSchedule, m.Stages(), len(micros))}
 	row := 0
 	for i, b := range micros {
 		p.first = append(p.first, row)
@@ -48,7 +50,7 @@ func (t *Trainer) pipeline(r *parallel.Rank, m *model.Model, by stepRates, micro
 		}
 	}
 	for _, lane := range r.Lanes(1 + p.tasks.InFlight(r.ID))[1:] {
-		p.free = append(p.free, &way{lane: lane, empty: lane.Stack.Mark()})
+		p.free = append(p.free, &inFlight{lane: lane, empty: lane.Stack.Mark()})
 	}
 	for _, task := range p.tasks.Ranks[r.ID] {
 		if task.Kind == schedule.Forward {
@@ -57,73 +59,73 @@ func (t *Trainer) pipeline(r *parallel.Rank, m *model.Model, by stepRates, micro
 			p.backward(task)
 		}
 	}
-	for _, w := range p.free {
-		w.clear()
+	for _, f := range p.free {
+		f.clear()
 	}
 	return own
 }
 
 // clear empties the lane, when the other ranks have taken what was sent from it.
-func (w *way) clear() {
-	for _, x := range w.sent {
+func (f *inFlight) clear() {
+	for _, x := range f.sent {
 		x.Wait()
 	}
-	w.lane.Stack.Release(w.empty)
-	w.sent, w.pass, w.ready = nil, nil, nil
-	if w.lane.Data != nil {
-		w.ready = []kernels.Event{w.lane.Transfers.Record()}
+	f.lane.Stack.Release(f.empty)
+	f.sent, f.pass, f.ready = nil, nil, nil
+	if f.lane.Data != nil {
+		f.ready = []kernels.Event{f.lane.Transfers.Record()}
 	}
 }
 
 // forward takes a micro-batch to the next rank.
 func (p *pipeline) forward(task schedule.Task) {
-	w, b := p.free[0], p.of[task.Micro]
+	f, b := p.free[0], p.of[task.Micro]
 	p.free = p.free[1:]
-	p.ways[task.Micro] = w
-	w.clear()
-	r := w.lane
+	p.inFlight[task.Micro] = f
+	f.clear()
+	r := f.lane
 	r.Count(parallel.Tally{Rows: b.rows()})
 	on := b.upload(r)
 	on.Dropout = p.m.DropoutAt(p.by.step, p.first[task.Micro]+b.from)
-	w.pass = &model.Pass{Batch: on, D: r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)}
+	f.pass = &model.Pass{Batch: on, D: r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)}
 	if !p.st.First() {
-		w.pass.X = r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)
-		w.receive(r.ID-1, w.pass.X)
+		f.pass.X = r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)
+		f.receive(r.ID-1, f.pass.X)
 	}
 	if p.st.Last() {
-		w.pass.LogProb, w.pass.Targets = p.done[task.Micro].logprob, b.targets(r)
-		w.pass.Loss = p.t.loss(r, w.pass.LogProb, b)
+		f.pass.LogProb, f.pass.Targets = p.done[task.Micro].logprob, b.targets(r)
+		f.pass.Loss = p.t.loss(r, f.pass.LogProb, b)
 	}
-	p.st.StepForward(r, w.pass, p.t.Keep)
+	p.st.StepForward(r, f.pass, p.t.Keep)
 	if !p.st.Last() {
-		w.send(r.ID+1, w.pass.X)
+		f.send(r.ID+1, f.pass.X)
 	}
 }
 
 // backward takes the gradient of a micro-batch's rows to the rank before.
 func (p *pipeline) backward(task schedule.Task) {
-	w := p.ways[task.Micro]
-	delete(p.ways, task.Micro)
+	f := p.inFlight[task.Micro]
+	delete(p.inFlight, task.Micro)
 	if !p.st.Last() {
-		w.receive(w.lane.ID+1, w.pass.D)
+		f.receive(f.lane.ID+1, f.pass.D)
 	}
-	p.st.StepBackward(w.lane, w.pass)
+	p.st.StepBackward(f.lane, f.pass)
 	if !p.st.First() {
-		w.send(w.lane.ID-1, w.pass.D)
+		f.send(f.lane.ID-1, f.pass.D)
 	}
-	p.free = append(p.free, w)
+	p.free = append(p.free, f)
 }
 
 // receive brings rows of another rank, or their gradients, and makes what is enqueued next wait for them.
-func (w *way) receive(from int, t kernels.Tensor) {
-	if w.lane.Data != nil {
-		w.lane.Data.Receive(from, t, w.ready...).Wait()
+func (f *inFlight) receive(from int, t kernels.Tensor) {
+	if f.lane.Data != nil {
+		f.lane.Data.Receive(from, t, f.ready...).Wait()
 	}
 }
 
 // send offers what has been computed to another rank. It waits for nothing.
-func (w *way) send(to int, t kernels.Tensor) {
-	if w.lane.Data != nil {
-		w.sent = append(w.sent, w.lane.Data.Send(to, t, w.lane.Transfers.Record()))
+func (f *inFlight) send(to int, t kernels.Tensor) {
+	if f.lane.Data != nil {
+		f.sent = append(f.sent, f.lane.Data.Send(to, t, f.lane.Transfers.Record()))
 	}
 }

@@ -40,7 +40,7 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 	}
 	var own []int // places
 	if m.Stages() > 0 {
-		own = t.pipeline(r, m, by, t.batches(micros), done)
+		own = t.runPipeline(r, m, by, t.batches(micros), done)
 	} else {
 		own = t.rounds(r, m, by, micros, places, done)
 	}

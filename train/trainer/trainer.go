@@ -23,16 +23,16 @@ type Trainer struct {
 
 // Options are how a trainer updates its model. They may be changed between two steps.
 type Options struct {
-	Objective   optim.Objective
-	Optimizer   optim.AdamW
-	Schedule    optim.Schedule // of learning rates
-	IndexerRate float64        // learning rate of trained indexers, as a multiple of the model's
-	MicroBatch  int            // packs that are computed together on a rank, at least 1; changes no bit
-	Interleave  int            // lanes that they are divided over, see [parallel.Interleave]; 0: one; changes no bit
-	RankPacks   int            // of a step, at most; where weights come from the host, forwards have as many
-	Context     int            // ranks that divide the rows of packs, see [model.Context]; 0: 1; changes no bit
-	Pipeline    string         // how micro-batches pass the stages of a model that has several, see package schedule
-	Keep        model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
+	Objective        optim.Objective
+	Optimizer        optim.AdamW
+	Schedule         optim.Schedule // of learning rates
+	IndexerRate      float64        // learning rate of trained indexers, as a multiple of the model's
+	MicroBatch       int            // packs that are computed together on a rank, at least 1; changes no bit
+	Interleave       int            // lanes that divide them, see [parallel.Interleave]; 0: one; changes no bit
+	RankPacks        int            // of a step, at most; where weights come from the host, forwards have as many
+	Context          int            // ranks that divide the rows of packs, see [model.Context]; 0: 1; changes no bit
+	PipelineSchedule string         // how micro-batches pass pipeline stages, see package schedule
+	Keep             model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
 	// What the next forward waits for, unit by unit, is left to it: the update of weights whose optimizer's state is in
 	// the host's memory, and copies of updated weights to other ranks. [Trainer.Finish] comes before anything else that
 	// reads weights. It changes no bit.
