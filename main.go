@@ -1445,9 +1445,9 @@ func benchUpdateCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.Device, "device", devices.CPU, "devices of the ranks: cpu or cuda")
 	f.IntVar(&o.Ranks, "ranks", 1, "ranks")
-	f.BoolVar(&o.Share, "share-gpu", false, "ranks may share a GPU, where there are fewer")
+	f.BoolVar(&o.Share, "share", false, "ranks may share a GPU, where there are fewer")
 	f.IntVar(&o.Parameters, "parameters", 256, "millions of each rank; the host has 18 bytes for each")
-	f.IntSliceVar(&o.Shares, "share", []int{0, 100, 25, 50, 75}, "percent that the host's cores update")
+	f.IntSliceVar(&o.Host, "host", []int{0, 100, 25, 50, 75}, "percent that the host's cores update")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch to compare with")
 	f.DurationVar(&o.Each, "each", 2*time.Second, "time to spend on each line")
 	return c

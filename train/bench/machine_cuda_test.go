@@ -16,7 +16,7 @@ import (
 // Two GPUs pass states through and leave some to the host, all or none.
 func TestBenchUpdateOnGPUs(t *testing.T) {
 	if err := Update(context.Background(), UpdateOptions{Device: "cuda", Ranks: 2, Parameters: 1,
-		Shares: []int{0, 100}, Each: time.Microsecond, Out: io.Discard}); err != nil {
+		Host: []int{0, 100}, Each: time.Microsecond, Out: io.Discard}); err != nil {
 		t.Fatal(err)
 	}
 }

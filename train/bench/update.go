@@ -21,7 +21,7 @@ type UpdateOptions struct {
 	Ranks      int
 	Share      bool  // they may share a GPU
 	Parameters int   // M of a rank
-	Shares     []int // percent of them that the host's cores update
+	Host       []int // percent of them that the host's cores update
 	Each       time.Duration
 	Peer       string // Python interpreter with torch, whose AdamW runs on the host; "": no peer
 	Out        io.Writer
@@ -34,9 +34,9 @@ func Update(ctx context.Context, o UpdateOptions) error {
 	if o.Ranks < 1 || o.Parameters < 1 {
 		return fmt.Errorf("--ranks %d, --parameters %d: want at least 1", o.Ranks, o.Parameters)
 	}
-	for _, n := range o.Shares {
+	for _, n := range o.Host {
 		if n < 0 || n > 100 {
-			return fmt.Errorf("--share %d: want 0 to 100 percent", n)
+			return fmt.Errorf("--host %d: want 0 to 100 percent", n)
 		}
 	}
 	w, name, closeAll, err := openWorld(o.Device, o.Ranks, o.Share)
@@ -47,7 +47,7 @@ func Update(ctx context.Context, o UpdateOptions) error {
 	fmt.Fprintf(o.Out, "%d ranks, each %s, %d M parameters in bf16\n", o.Ranks, name, o.Parameters)
 	tab := tabwriter.NewWriter(o.Out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "G parameters/s\t  of all ranks")
-	for _, percent := range o.Shares {
+	for _, percent := range o.Host {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

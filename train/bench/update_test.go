@@ -12,7 +12,7 @@ import (
 // Every share that the host's cores update has a line, and the host alone.
 func TestBenchUpdate(t *testing.T) {
 	var out bytes.Buffer
-	o := UpdateOptions{Device: "cpu", Ranks: 2, Parameters: 1, Shares: []int{0, 50, 100},
+	o := UpdateOptions{Device: "cpu", Ranks: 2, Parameters: 1, Host: []int{0, 50, 100},
 		Each: time.Millisecond, Out: &out}
 	if err := Update(context.Background(), o); err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func TestBenchUpdate(t *testing.T) {
 		t.Errorf("%s\nwant %s", &out, want)
 	}
 	for want, o := range map[string]UpdateOptions{"--ranks 0": {Parameters: 1},
-		"--share 101": {Ranks: 1, Parameters: 1, Shares: []int{101}}} {
+		"--host 101": {Ranks: 1, Parameters: 1, Host: []int{101}}} {
 		if err := Update(context.Background(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
