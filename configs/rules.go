@@ -150,8 +150,8 @@ var rules = []rule{
 	}},
 	{[]string{"parallel.stages", "parallel.ranks"}, func(s *Shape) string {
 		n := s.Parallel
-		return when(n.Stages > 1 && n.Stages != n.Ranks, fmt.Sprintf("want 1, or parallel.ranks (%d), or 0 for all: "+
-			"several pipelines next to one another are not supported", n.Ranks))
+		return when(n.Stages > 1 && n.Ranks > 0 && n.Stages != n.Ranks, fmt.Sprintf("want 1, or parallel.ranks (%d), "+
+			"or 0 for all: several pipelines next to one another are not supported", n.Ranks))
 	}},
 	{[]string{"parallel.stages", "parallel.weights", "parallel.experts", "parallel.context"}, func(s *Shape) string {
 		n := s.Parallel

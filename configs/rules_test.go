@@ -68,6 +68,7 @@ func TestRuleBounds(t *testing.T) {
 		{apart("parallel.context=2", "indexer.stage=sparse"), "indexers read the keys of all rows, set 1"},
 		{piped("parallel.stages=4"), ""},
 		{piped("parallel.stages=0"), ""},
+		{piped("parallel.ranks=0", "parallel.stages=4"), ""}, // the machine's GPUs may be four
 		{piped("parallel.stages=2"), "want 1, or parallel.ranks (4), or 0 for all: several pipelines"},
 		{piped("parallel.stages=4", "parallel.weights=sharded"), "leave these keys out"},
 		{piped("parallel.stages=4", "parallel.context=2"), "leave these keys out"},

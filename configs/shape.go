@@ -366,8 +366,9 @@ type Parallel struct {
 	// them (all-gather) and their outputs back (all-to-all)
 	Experts int `toml:"experts" default:"1" range:"[0,64]"`
 	// context parallel: ranks over which the rows of a pack are divided, in whole segments of definition.segment rows;
-	// it divides ranks (0: all of them) and the key heads of every layer; attention and recurrences compute some heads
-	// each (all-to-all, as DeepSpeed-Ulysses), absorbed latent and sparse attention its own rows over gathered keys
+	// it divides ranks (0: all of them). In attention and recurrences a rank computes some heads of all rows
+	// (all-to-all, as DeepSpeed-Ulysses), and the ranks divide the key heads too; in absorbed latent and sparse
+	// attention it computes its own rows over gathered keys
 	Context int `toml:"context" default:"1" range:"[0,64]"`
 	// pipeline: parts that the blocks of the model are cut into, 1, or one for each rank (0); micro-batches of a step
 	// pass the ranks one after the other. What is not a step has all blocks on each rank, and copies those of others
@@ -394,8 +395,8 @@ type Offload struct {
 	// gradient's norm is known
 	Ring float64 `toml:"ring" default:"10.0" range:"(0,1048576]"`
 	// the host's cores update the states of the last blocks, which the next forward needs last, while others pass
-	// through the device: so many GiB of each rank's, as "20", or "auto": as many as both end with together, by
-	// measured rates
+	// through the device: so many GiB of each rank's, as "20", or "auto": as many as both end with together, by the
+	// rate of the cores, which is measured, and that of the links, of the card's machine file or else of an H200
 	HostUpdate string `toml:"host_update" default:"'0'"`
 	// frozen weights: "all" stay on a card, "auto": of blocks what fits, or so many GiB of blocks, as "20"; the others
 	// are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step

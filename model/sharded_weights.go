@@ -254,6 +254,10 @@ func (m *Model) cutBlocks(ranks []kernels.Device) {
 
 // cutStages gives each rank consecutive blocks of a pipeline, so that the longest of all stages is as short as can be.
 func (m *Model) cutStages(ranks []kernels.Device, stages int) error {
+	if stages != len(ranks) {
+		return fmt.Errorf("parallel.stages: want 1, or one for each of %d ranks: several pipelines next to one "+
+			"another are not supported", len(ranks))
+	}
 	if stages > len(m.Blocks) {
 		return fmt.Errorf("parallel.stages: %d stages have a block each, and %s has %d: set 1, or at most as many",
 			stages, m.Family, len(m.Blocks))

@@ -1,7 +1,9 @@
 package optim
 
 import (
+	"fmt"
 	"math"
+	"runtime/debug"
 
 	"lockstep/kernels"
 	"lockstep/parallel"
@@ -40,7 +42,7 @@ func (h *HostState) update(s kernels.AdamW) {
 		case kernels.Fault:
 			h.updated <- p.Err
 		default:
-			panic(p)
+			h.updated <- fmt.Errorf("update on the host: internal error: %v\n%s", p, debug.Stack())
 		}
 	}()
 	h.in.Synchronize()

@@ -234,7 +234,7 @@ func (g *Group) Read(read func(all [][]kernels.Tensor), own ...kernels.Tensor) *
 }
 
 // Send offers a tensor to another member once the events have happened; the member's next Receive from this one takes
-// it. Send does not wait for the other. The tensor does not lie on the stack.
+// it. Send does not wait for the other. It does not pin the stack: the tensor stays as it is until Wait.
 func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchange {
 	offer, taken := g.toNext(to, tensors)
 	g.meet(offer, post{exchange: "receive", src: []kernels.Tensor{src}, ready: after})

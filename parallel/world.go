@@ -17,6 +17,7 @@ type Mesh struct {
 	Experts int // ranks over which the experts of one copy of the model are divided; it divides the number of ranks
 	// Context is the most ranks over which the rows of a sequence are divided; it divides the number of ranks. 0: 1.
 	Context int
+	Stages  int // ranks of a pipeline, each of which waits for all before it. 0: 1
 }
 
 // World is the ranks of a job. One goroutine, the job's, calls its methods. It is rank 0, and works alone where the
@@ -44,7 +45,7 @@ type rankError struct {
 	err  error
 }
 
-// patience is more than any exchange waits for a rank that computes.
+// patience is more than any exchange waits for a rank that computes. The last stage of a pipeline waits for all others.
 const patience = 5 * time.Minute
 
 // Open starts a goroutine, locked to its thread, for each device but the first. Several devices must reach each other.
@@ -60,7 +61,8 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 	if err := reachable(devices); err != nil {
 		return nil, err
 	}
-	w := &World{errs: make(chan rankError), cancelled: make(chan struct{}), patience: patience}
+	w := &World{errs: make(chan rankError), cancelled: make(chan struct{}),
+		patience: patience * time.Duration(max(mesh.Stages, 1))}
 	if n <= runtime.NumCPU() {
 		w.spins = mostSpins
 	}

@@ -345,12 +345,16 @@ func TestStagesRefused(t *testing.T) {
 	for want, set := range map[string][]string{
 		"3 stages have a block each, and qwen3_moe has 2: set 1, or at most as many": {
 			"parallel.ranks=3", "parallel.stages=3"},
+		"want 1, or one for each of 2 ranks: several pipelines": {"parallel.ranks=2", "parallel.stages=2"},
 		"keys that an indexer of glm_moe_dsa has selected are not sent to the next stage: set 1": tinyDSA(
 			"parallel.ranks=2", "parallel.stages=0"),
 	} {
 		s, err := testshape.Parse(set)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if strings.HasPrefix(want, "want 1") { // of all GPUs, which were two
+			s.Parallel.Stages = 4
 		}
 		err = runDevices(context.Background(), t, s, filepath.Join(t.TempDir(), "run"), delayedRanks(t, s, 0))
 		if err == nil || !strings.Contains(err.Error(), "parallel.stages: "+want) ||

@@ -69,7 +69,12 @@ def main():
     with torch.device("cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation="grouped_mm")
     if sys.argv[11] == "nf4":
-        quantize(model)
+        try:
+            quantize(model)
+        except (RuntimeError, ImportError, NotImplementedError) as e:
+            for name in ("train", "forward", "decode"):
+                print(json.dumps(dict(name=name, problem=f"{type(e).__name__}: {e}".splitlines()[0][:160])), flush=True)
+            return
     if rank:
         config_of_adapter = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=sys.argv[9].split(","), task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, config_of_adapter)

@@ -47,10 +47,13 @@ func chooseHostUpdate(s *configs.Shape, machine configs.Machine, open func(t *co
 	return nil
 }
 
-// rateHost is a machine of which links are those of an H200, and what its cores update is measured: on as many elements
-// as caches do not hold.
-func rateHost(dev kernels.Device) configs.Machine {
-	m := configs.Machine{Device: "cuda", Host: configs.MachineHost{ToCard: hostRate / 1e9, FromCard: 53, Both: 35}}
+// rateHost is a machine with so many cards of which links are those of the card's machine file, or else of an H200, and
+// what its cores update is measured: on as many elements as caches do not hold.
+func rateHost(dev kernels.Device, cards int) configs.Machine {
+	m, known := configs.MachineOf(dev.Name(), cards)
+	if !known {
+		m = configs.Machine{Device: "cuda", Host: configs.MachineHost{ToCard: hostRate / 1e9, FromCard: 53, Both: 35}}
+	}
 	m.Host.Update = HostUpdateRate(dev.(kernels.HostMemory).Host(), 50*time.Millisecond)
 	return m
 }

@@ -15,7 +15,7 @@ func ChooseOffload(dev kernels.Device, s *configs.Shape, have int) error {
 	if err := chooseWeights(s, have, open); err != nil || s.Offload.HostUpdate != "auto" {
 		return err
 	}
-	return chooseHostUpdate(s, rateHost(dev), open)
+	return chooseHostUpdate(s, rateHost(dev, s.Parallel.Ranks), open)
 }
 
 // chooseWeights replaces offload.weights = "auto" by the GiB of blocks' weights that stay on a card: those that a run

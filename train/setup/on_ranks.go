@@ -39,7 +39,7 @@ func OnRanks(c devices.Config, p *configs.Parallel, body func(w *parallel.World,
 	if err != nil {
 		return err
 	}
-	w, err := parallel.Open(list, parallel.Mesh{Experts: p.Experts, Context: p.Context})
+	w, err := parallel.Open(list, parallel.Mesh{Experts: p.Experts, Context: p.Context, Stages: p.Stages})
 	if err != nil {
 		return errors.Join(err, closeAll())
 	}

@@ -57,7 +57,7 @@ func Open(def kernels.Definition, ordinal int, sources Sources) (*Context, error
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, sources: append(Sources{own}, sources...),
+	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, sources: append(Sources{moveSource}, sources...),
 		maps: map[boxes]TensorMap{}}
 	if c.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, err

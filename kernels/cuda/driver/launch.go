@@ -20,20 +20,29 @@ func (c *Context) Launch(kernel string, grid [3]int, threads, sharedBytes int, p
 
 // enqueue launches a kernel, or hands it to the repeated sequence.
 func (c *Context) enqueue(k *call) {
-	if c.Launched != nil {
-		c.Launched[k.f.name] = true
-	}
 	if c.replay.current != nil {
+		c.launched(k)
 		if c.replay.add(k) {
 			c.launchSegment()
 		}
 		return
 	}
+	c.Do(func() error { return c.launch(k) })
+}
+
+// launch launches a kernel now, also while a sequence is repeated.
+func (c *Context) launch(k *call) error {
+	c.launched(k)
 	c.counts.Launches++
-	c.Do(func() error {
-		if c.profile != nil {
-			return c.profile.time(k.f.name, k.run)
-		}
-		return k.run()
-	})
+	if c.profile != nil {
+		return c.profile.time(k.f.name, k.run)
+	}
+	return k.run()
+}
+
+// launched notes that a kernel has run, for tests.
+func (c *Context) launched(k *call) {
+	if c.Launched != nil {
+		c.Launched[k.f.name] = true
+	}
 }

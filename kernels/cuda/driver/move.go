@@ -9,10 +9,10 @@ import (
 	"gorgonia.org/cu"
 )
 
-// own is the kernel by which the driver moves short pieces.
+// moveSource is the kernel by which the driver moves short pieces.
 //
 //go:embed move.cu
-var own embed.FS
+var moveSource embed.FS
 
 // toCard enqueues a copy of a short piece of pinned memory to the card. A copy engine takes copies of all streams in
 // one order: where weights or states come from the host, each by copies of hundreds of MiB, the pieces of every
@@ -44,6 +44,5 @@ func (c *Context) move(dst, src cu.DevicePtr, bytes int) error {
 	}{dst, src, int32(bytes)}
 	blocks := (bytes + moveThreads*moveBytes - 1) / (moveThreads * moveBytes)
 	k := call{c.kernels["move_bytes"], [3]int{blocks, 1, 1}, moveThreads, 0, Bytes(&params)[:20]}
-	c.counts.Launches++
-	return k.run()
+	return c.launch(&k)
 }
