@@ -10,6 +10,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/attention"
 	"lockstep/kernels/cuda/cudatest"
+	"lockstep/kernels/cuda/driver"
 	"lockstep/kernels/cuda/gemm"
 	"lockstep/kernels/cuda/moe"
 	"lockstep/kernels/cuda/recurrent"
@@ -33,8 +34,8 @@ func TestDifferences(t *testing.T) {
 
 // The kernels that launchgen read in the sources are those that the compiler made of them; without wgmma, some of them.
 func TestKernels(t *testing.T) {
-	all := slices.Concat(attention.Kernels, gemm.Kernels, moe.Kernels, recurrent.Kernels, rows.Kernels, sample.Kernels,
-		selftest.Kernels)
+	all := slices.Concat(driver.Kernels, attention.Kernels, gemm.Kernels, moe.Kernels, recurrent.Kernels, rows.Kernels,
+		sample.Kernels, selftest.Kernels)
 	compiled := cudatest.GPU.Kernels()
 	for name := range compiled {
 		if !slices.Contains(all, name) {

@@ -14,6 +14,9 @@ import (
 //go:embed move.cu
 var moveSource embed.FS
 
+// Kernels are the names of the kernels that the driver launches itself.
+var Kernels = []string{"move_bytes"}
+
 // toCard enqueues a copy of a short piece of pinned memory to the card. A copy engine takes copies of all streams in
 // one order: where weights or states come from the host, each by copies of hundreds of MiB, the pieces of every
 // operation would wait behind them, and nothing would compute meanwhile. There a kernel reads the host's memory.
@@ -43,6 +46,6 @@ func (c *Context) move(dst, src cu.DevicePtr, bytes int) error {
 		bytes    int32
 	}{dst, src, int32(bytes)}
 	blocks := (bytes + moveThreads*moveBytes - 1) / (moveThreads * moveBytes)
-	k := call{c.kernels["move_bytes"], [3]int{blocks, 1, 1}, moveThreads, 0, Bytes(&params)[:20]}
+	k := call{c.kernels[Kernels[0]], [3]int{blocks, 1, 1}, moveThreads, 0, Bytes(&params)[:20]}
 	return c.launch(&k)
 }
