@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
@@ -140,27 +141,13 @@ func TestStep(t *testing.T) {
 // out late; what reads weights in between is a bug that does not go unnoticed.
 func TestDeferredUpdate(t *testing.T) {
 	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9), sequence(4, 7)}, {sequence(2, 12)}, {sequence(5, 5)}})
-	run := func(later bool, seed uint64, onHost, dtype string) (sum [sha256.Size]byte) {
+	run := func(later bool, seed uint64, updated, dtype string) (sum [sha256.Size]byte) {
 		s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001", "model.dtype=" + dtype,
-			"offload.host_update=" + onHost})
+			"offload.host_update=" + updated})
 		if err != nil {
 			t.Fatal(err)
 		}
-		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: seed})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-			m, _, err := setup.OpenTrained(dev, s)
-			if err != nil {
-				return err
-			}
-			o, err := setup.TrainerOptions(s, 8, nil)
-			if err != nil {
-				return err
-			}
-			o.Defer = later
-			tr := trainer.New(r, m, o)
+		onHost(t, s, seed, later, func(dev kernels.Device, r *parallel.Rank, m *model.Model, tr *trainer.Trainer) {
 			for step := 1; step <= 4; step++ {
 				tr.Step(step, batch)
 				if m.Deferred() != later {
@@ -174,26 +161,15 @@ func TestDeferredUpdate(t *testing.T) {
 					t.Errorf("%s reads weights whose update is deferred", name)
 				}
 			}
-			tr.Finish()
-			h := sha256.New()
-			for _, of := range append(m.Tensors(), tr.Replicas.OptimizerTensors()...) {
-				if err := of.Write(h); err != nil {
-					return err
-				}
-			}
-			h.Sum(sum[:0])
-			return nil
+			sum = finished(t, m, tr)
 		})
-		if err := errors.Join(err, dev.Close()); err != nil {
-			t.Fatal(err)
-		}
 		return sum
 	}
 	for _, dtype := range []string{"bf16", "fp32"} {
 		want := run(false, 0, "0", dtype)
-		for seed, onHost := range []string{"0", "1", "0.00002", "0.0001"} {
-			if run(true, uint64(seed), onHost, dtype) != want || run(false, uint64(seed), onHost, dtype) != want {
-				t.Errorf("%s, seed %d, %s GiB updated by the host: other bits", dtype, seed, onHost)
+		for seed, updated := range []string{"0", "1", "0.00002", "0.0001"} {
+			if run(true, uint64(seed), updated, dtype) != want || run(false, uint64(seed), updated, dtype) != want {
+				t.Errorf("%s, seed %d, %s GiB updated by the host: other bits", dtype, seed, updated)
 			}
 		}
 	}
@@ -208,40 +184,15 @@ func TestNotFiniteUpdate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-			m, _, err := setup.OpenTrained(dev, s)
-			if err != nil {
-				return err
-			}
-			o, err := setup.TrainerOptions(s, 8, nil)
-			if err != nil {
-				return err
-			}
-			o.Defer = true
-			tr := trainer.New(r, m, o)
+		onHost(t, s, 3, true, func(dev kernels.Device, r *parallel.Rank, m *model.Model, tr *trainer.Trainer) {
 			batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}})
-			digest := func() (sum [sha256.Size]byte) {
-				tr.Finish()
-				h := sha256.New()
-				for _, of := range append(m.Tensors(), tr.Replicas.OptimizerTensors()...) {
-					if err := of.Write(h); err != nil {
-						t.Fatal(err)
-					}
-				}
-				h.Sum(sum[:0])
-				return sum
-			}
 			tr.Step(1, batch)
-			want := digest()
+			want := finished(t, m, tr)
 			batch.Scale = math.NaN()
 			if res := tr.Step(2, batch); res.Finite() == nil {
 				t.Error("a step of a scale that is NaN is finite")
 			}
-			if digest() != want {
+			if finished(t, m, tr) != want {
 				t.Errorf("%v: a step that is not finite has changed weights or states", set)
 			}
 			for _, s := range m.Shards { // the scale is the optimizer's, so gradients are numbers
@@ -249,12 +200,47 @@ func TestNotFiniteUpdate(t *testing.T) {
 					t.Errorf("%v: the gradient of %s is gone", set, s.Param.Name)
 				}
 			}
-			return nil
 		})
-		if err := errors.Join(err, dev.Close()); err != nil {
+	}
+}
+
+// onHost trains on one CPU rank whose copies are late, with or without updates that are left to the next step.
+func onHost(t *testing.T, s *configs.Shape, seed uint64, later bool,
+	body func(dev kernels.Device, r *parallel.Rank, m *model.Model, tr *trainer.Trainer)) {
+	t.Helper()
+	dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		m, _, err := setup.OpenTrained(dev, s)
+		if err != nil {
+			return err
+		}
+		o, err := setup.TrainerOptions(s, 8, nil)
+		if err != nil {
+			return err
+		}
+		o.Defer = later
+		body(dev, r, m, trainer.New(r, m, o))
+		return nil
+	})
+	if err := errors.Join(err, dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// finished is the digest of weights and states once updates that were left are done.
+func finished(t *testing.T, m *model.Model, tr *trainer.Trainer) (sum [sha256.Size]byte) {
+	tr.Finish()
+	h := sha256.New()
+	for _, of := range append(m.Tensors(), tr.Replicas.OptimizerTensors()...) {
+		if err := of.Write(h); err != nil {
 			t.Fatal(err)
 		}
 	}
+	h.Sum(sum[:0])
+	return sum
 }
 
 // Copies of updated weights that the next forward waits for, unit by unit, give the bits of a step that waits for them,
