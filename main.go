@@ -243,7 +243,7 @@ type target struct {
 	threads                                     int
 	ranks                                       ranksFlag
 	set                                         []string
-	silent                                      bool   // about how weights were opened
+	silent                                      bool   // about how weights and pages were opened
 	stepFloor                                   string // of time steps
 }
 
@@ -372,8 +372,10 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 		if err != nil {
 			return err
 		}
-		if opened := m.Model.Opened(); opened != "" && !t.silent {
-			fmt.Fprintln(os.Stderr, opened)
+		for _, opened := range []string{m.Model.Opened(), m.Model.PagesOpened()} {
+			if opened != "" && !t.silent {
+				fmt.Fprintln(os.Stderr, opened)
+			}
 		}
 		return body(m)
 	})

@@ -47,6 +47,8 @@ type operations struct {
 	coder    kernels.QuantizedProducts
 	bounded  kernels.Bounded
 	pages    kernels.QuantizedCache // where the definition has pages in codes too
+
+	refusedPages error // why the first layer has pages of numbers all the same; nil: none has
 }
 
 // bind takes the groups that a device has.

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"fmt"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 	"lockstep/quant"
@@ -72,7 +74,25 @@ func (o *operations) kvBytes(d kernels.DType, a kernels.Attn, absorbed bool, row
 }
 
 func (o *operations) inCodes(a kernels.Attn) bool {
-	return o.pages != nil && o.pages.CheckQuantizedCache(a) == nil
+	if o.pages == nil {
+		return false
+	}
+	err := o.pages.CheckQuantizedCache(a)
+	if o.refusedPages == nil {
+		o.refusedPages = err
+	}
+	return err == nil
+}
+
+// PagesOpened is a line about keys and values that lie in pages as numbers where Definition.Cache has codes for them:
+// why the device refuses codes of the first layer that has none; "": it refuses none.
+func (m *Model) PagesOpened() string {
+	m.CacheBytes(1) // asks for every layer
+	if m.ops.refusedPages == nil {
+		return ""
+	}
+	return fmt.Sprintf("cache: pages hold %s, rounded to %s, and no codes (%v)", m.DType, m.dev.Definition().Cache,
+		m.ops.refusedPages)
 }
 
 // CacheSize sizes a cache: pages of PageRows positions, which sequences take as they grow, and slots, of which each

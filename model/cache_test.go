@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -147,4 +148,41 @@ func TestCacheRefused(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// noCodesInPages is a CPU that refuses pages in codes, as a GPU whose trial differs does.
+type noCodesInPages struct{ *cpu.Device }
+
+func (noCodesInPages) CheckQuantizedCache(kernels.Attn) error { return errors.New("keys differ") }
+
+// A model whose device refuses pages in codes has pages of numbers, and says so in a line with the reason.
+func TestPagesOpened(t *testing.T) {
+	def := kernels.Default()
+	for _, c := range []struct {
+		cache   quant.Encoding
+		refuses bool
+		want    string
+	}{
+		{quant.MXFP8, true, "cache: pages hold fp32, rounded to mxfp8, and no codes (keys differ)"},
+		{quant.MXFP8, false, ""}, {quant.AsTrained, true, ""},
+	} {
+		def.Cache = c.cache
+		onRankBy(t, def, func(r *parallel.Rank) error {
+			if c.refuses {
+				r = &parallel.Rank{Dev: noCodesInPages{r.Dev.(*cpu.Device)}, Stack: r.Stack}
+			}
+			m, err := model.LoadFolder(r.Dev, "testdata/qwen3", "", model.Options{})
+			if err != nil {
+				return err
+			}
+			if got := m.PagesOpened(); got != c.want {
+				t.Errorf("%+v: %q", c, got)
+			}
+			kv := m.NewCache(r.Stack, model.CacheSize{Pages: 1, PageRows: 16, Slots: 1}).Layers[0].KV
+			if want := c.cache == quant.MXFP8 && !c.refuses; (kv.Codes != nil) != want {
+				t.Errorf("%+v: pages in codes: %t", c, kv.Codes != nil)
+			}
+			return nil
+		})
+	}
 }

@@ -302,8 +302,14 @@ func (j *job) run() (err error) {
 	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.folder, j.trainer.Model.Family,
 		report.Compact(float64(total)),
 		report.Compact(float64(active)), j.ranks.DeviceName(), j.state.Digest)
-	if opened := j.trainer.Model.Opened(); opened != "" {
-		j.note("%s", opened)
+	opened := []string{j.trainer.Model.Opened()}
+	if j.engine != nil {
+		opened = append(opened, j.trainer.Model.PagesOpened())
+	}
+	for _, line := range opened {
+		if line != "" {
+			j.note("%s", line)
+		}
 	}
 	if m := j.trainer.Model; m.InCodes() && m.LoRA == nil {
 		if err := m.CheckCodes(); err != nil {
