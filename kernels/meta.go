@@ -49,6 +49,7 @@ const (
 	ExchangeTokens      Exchange = iota // all-gather of tokens, or of the gradients of their outputs, for experts
 	ExchangeRows                        // all-to-all of the experts' rows back to their tokens' ranks
 	ExchangeFew                         // either of few rows, by operations that no host waits for
+	ExchangeStages                      // of pipeline stages: rows and their gradients
 	ExchangeContext                     // of a sequence's rows: all-to-all to heads and back, all-gather of keys
 	ExchangeWeights                     // weights of blocks from their owners
 	ExchangeGradient                    // sums of gradients along the ring of ranks

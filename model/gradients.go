@@ -300,6 +300,9 @@ func (m *Model) sendHeadGrad(r *parallel.Rank) {
 	}
 	switch {
 	case r.Data == nil: // a plan
+		if r.ID == 0 {
+			kernels.CountExchange(r.Dev, kernels.ExchangeStages, m.Head.W.HeadGrad.Bytes())
+		}
 	case r.ID == last:
 		r.Data.Send(0, m.Head.W.HeadGrad, r.Transfers.Record()).Wait()
 		r.Dev.Zero(m.Head.W.HeadGrad)

@@ -64,18 +64,14 @@ func (j *job) comparePlan() error {
 	if m == nil || len(j.took) == 0 {
 		return nil
 	}
-	planned := "no time of a pipeline"
 	step, err := plan.StepOn(*m, j.shape, j.corpus.Longest(j.shape.Rollout.MaxTokens), j.plan.Keep)
-	switch {
-	case err == nil:
-		planned = fmt.Sprintf("%.3g s a step of full packs", step.Seconds)
-	case !errors.Is(err, plan.ErrPipeline):
+	if err != nil {
 		return err
 	}
 	slices.Sort(j.took)
 	memory := j.taken()
-	j.note("plan by %s: %s and %s; measured: %s and %.3g s (median of %d)", m.Name, plan.Size(memory.PlannedDevice),
-		planned, plan.Size(memory.Device), j.took[len(j.took)/2], len(j.took))
+	j.note("plan by %s: %s and %.3g s a step of full packs; measured: %s and %.3g s (median of %d)", m.Name,
+		plan.Size(memory.PlannedDevice), step.Seconds, plan.Size(memory.Device), j.took[len(j.took)/2], len(j.took))
 	return nil
 }
 

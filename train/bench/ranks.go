@@ -143,7 +143,7 @@ func (o RanksOptions) head(s *configs.Shape, row onMesh) {
 	fmt.Fprintln(o.Out)
 }
 
-// printAlone prints what some ranks do, next to the plan where the machine is known, and the plan has a time.
+// printAlone prints what some ranks do, next to the plan where the machine is known.
 func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	p := row.ranks
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
@@ -151,12 +151,10 @@ func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	train, sample := "-", "-"
 	if m, ok := configs.MachineOf(row.device, p.Ranks); ok && s.Device.Kind == devices.CUDA {
 		step, err := plan.StepOn(m, s, 0, row.keep)
-		switch {
-		case err == nil:
-			train = fmt.Sprintf("%.0f", step.Rate())
-		case !errors.Is(err, plan.ErrPipeline):
+		if err != nil {
 			return err
 		}
+		train = fmt.Sprintf("%.0f", step.Rate())
 		if row.sample > 0 {
 			seconds, err := plan.AnswersOn(m, s, row.answers)
 			if err != nil {

@@ -94,9 +94,9 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// Next to what ranks do is the plan of their machine, which has no time of a pipeline's steps.
+// Next to what ranks do is the plan of their machine.
 func TestPrintAlone(t *testing.T) {
-	for stages, want := range map[int]string{1: `\d+`, 2: "-"} {
+	for _, stages := range []int{1, 2} {
 		s, err := testshape.Parse([]string{"parallel.ranks=2"})
 		if err != nil {
 			t.Fatal(err)
@@ -104,8 +104,8 @@ func TestPrintAlone(t *testing.T) {
 		s.Device.Kind, s.Parallel.Stages = devices.CUDA, stages
 		var out strings.Builder
 		err = printAlone(&out, s, onMesh{ranks: s.Parallel, device: "NVIDIA H200", train: 1234})
-		if want = `(?m)^ *1234 +` + want + ` +tokens/s of training steps$`; err != nil ||
-			!regexp.MustCompile(want).MatchString(out.String()) {
+		if want := regexp.MustCompile(`(?m)^ *1234 +[1-9]\d+ +tokens/s of training steps$`); err != nil ||
+			!want.MatchString(out.String()) {
 			t.Errorf("%d stages: %v\n%swant %s", stages, err, out.String(), want)
 		}
 	}

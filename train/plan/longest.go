@@ -8,32 +8,38 @@ import "lockstep/train/trainer"
 func (p *Plan) longestSequence(have, hostRoom int) (rows int, bounded bool) {
 	s := *p.s
 	s.Run.MicroBatch, s.Run.Packs = s.Parallel.Interleave, s.Parallel.Ranks*s.Parallel.Interleave
-	ranks, room := p.ranks(), have
-	taken := 0
-	for _, of := range p.static {
-		hostRoom -= of.Host
-		if s.Device.Kind == "cpu" {
-			taken += of.Total() + of.Host
-		} else {
-			taken = max(taken, of.Total())
+	o := trainer.Options{MicroBatch: s.Run.MicroBatch, Interleave: s.Parallel.Interleave, Context: s.Parallel.Context,
+		PipelineSchedule: s.Pipeline.Schedule, Keep: p.Model.Everywhere(0)}
+	var by []*trainer.Trainer
+	for i, r := range p.ranks() {
+		if last := len(p.static) - 1; p.Model.Stages() > 0 || i == last { // which has as much as any
+			by = append(by, trainer.New(r, p.models()[i], o))
 		}
 	}
-	room -= taken
-	last := trainer.New(ranks[len(ranks)-1], p.models()[len(ranks)-1], trainer.Options{MicroBatch: s.Run.MicroBatch,
-		Interleave: s.Parallel.Interleave, Context: s.Parallel.Context, Keep: p.Model.Everywhere(0)})
 	takes := func(rows int) int {
 		p.clearStacks()
 		if segment := s.Definition.Segment; s.Parallel.Context > 1 { // the last rank then has as much as any
 			rows = (rows + segment - 1) / segment * segment
 		}
-		last.Peak(s.Run.Packs, rows)
-		n, pinned := activations(last.Rank), len(ranks)*pinnedPeak(last.Rank)
-		if s.Device.Kind == "cpu" {
-			return n*len(ranks) + pinned
+		for _, t := range by {
+			t.Peak(s.Run.Packs, rows)
 		}
-		return max(n, room+pinned-hostRoom) // within room where both are
+		device, host := 0, 0
+		for i, of := range p.static {
+			r := by[min(i, len(by)-1)].Rank
+			n := of.Total() + activations(r)
+			if host += of.Host + pinnedPeak(r); s.Device.Kind == "cpu" {
+				device += n
+			} else {
+				device = max(device, n)
+			}
+		}
+		if s.Device.Kind == "cpu" {
+			return device + host
+		}
+		return max(device, have+host-hostRoom) // within what a device has where both are
 	}
-	return longestRows(p.Model.MaxLength, room, takes)
+	return longestRows(p.Model.MaxLength, have, takes)
 }
 
 // rowGrid is what longest sequences are multiples of.

@@ -31,6 +31,7 @@ type OnMesh struct {
 	Experts    int       `json:"experts"`
 	Weights    string    `json:"weights"`
 	Context    int       `json:"context"`
+	Stages     int       `json:"stages"`
 	Interleave int       `json:"interleave"`
 	Purposes   []Purpose `json:"purposes"`  // of a card; of a CPU's machine
 	Bytes      int       `json:"bytes"`     // of all
@@ -89,6 +90,7 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 	}
 	if len(given) == 0 {
 		o.planContexts(shape, on)
+		o.planPipeline(shape, on)
 	}
 	if len(o.Meshes) == 0 {
 		return nil, errors.New(o.Refused[0])
@@ -145,6 +147,25 @@ func (o *OnMachine) planContexts(shape Shaper, on []string) {
 	}
 }
 
+// planPipeline adds the mesh of a stage for each rank.
+func (o *OnMachine) planPipeline(shape Shaper, on []string) {
+	if o.Machine.Cards == 1 {
+		return
+	}
+	set := prefixed([]string{fmt.Sprintf("ranks=%d", o.Machine.Cards), "stages=0", "experts=1",
+		"weights=replicated", "interleave=1"})
+	s, err := shape(slices.Concat(on, set)...)
+	var m *OnMesh
+	if err == nil {
+		m, err = o.plan(s)
+	}
+	if err != nil {
+		o.refuse(set, err)
+		return
+	}
+	o.Meshes = append(o.Meshes, *m)
+}
+
 // machineMeshes lists overrides of all meshes of so many ranks, those that divide most last.
 func machineMeshes(n int) (list [][]string) {
 	for _, experts := range []int{1, n} {
@@ -164,7 +185,8 @@ func machineMeshes(n int) (list [][]string) {
 // set is the mesh as overrides.
 func (m OnMesh) set() []string {
 	return prefixed([]string{fmt.Sprintf("ranks=%d", m.Ranks), fmt.Sprintf("experts=%d", m.Experts),
-		fmt.Sprintf("context=%d", m.Context), "weights=" + m.Weights, fmt.Sprintf("interleave=%d", m.Interleave)})
+		fmt.Sprintf("context=%d", m.Context), fmt.Sprintf("stages=%d", m.Stages), "weights=" + m.Weights,
+		fmt.Sprintf("interleave=%d", m.Interleave)})
 }
 
 // prefixed names keys of [parallel] in full.
@@ -237,9 +259,9 @@ func (o *OnMachine) plan(s *configs.Shape) (*OnMesh, error) {
 	}
 	o.describe(p)
 	m := &OnMesh{Ranks: s.Parallel.Ranks, Experts: s.Parallel.Experts, Weights: s.Parallel.Weights,
-		Context: s.Parallel.Context, Interleave: s.Parallel.Interleave, Available: have, Bytes: n.Total(),
-		Purposes: p.purposes(n),
-		Host:     n.Host, HostHas: int(o.Machine.Memory.Host * gibibyte),
+		Context: s.Parallel.Context, Stages: s.Parallel.Stages, Interleave: s.Parallel.Interleave, Available: have,
+		Bytes: n.Total(), Purposes: p.purposes(n),
+		Host: n.Host, HostHas: int(o.Machine.Memory.Host * gibibyte),
 		Recompute: p.Model.Summary(p.Keep, p.Extent())}
 	if m.Step, err = p.Step(o.Machine); err != nil {
 		return nil, err
@@ -276,25 +298,13 @@ func (o *OnMachine) describe(p *Plan) {
 	}
 }
 
-// purposes cuts memory up. Experts are those of the rank that takes most; block inputs are what a block that recomputes
+// purposes cuts memory up, of a GPU that of the rank that takes most. Block inputs are what a block that recomputes
 // keeps.
 func (p *Plan) purposes(n Memory) []Purpose {
-	experts, inputs := 0, 0
-	share := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch,
-		Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context}).SharePacks(p.packs())
-	for i, r := range p.ranks() {
-		of := p.models()[i].ExpertBytes()
-		rows := 0
-		for _, lane := range r.AllLanes() {
-			if lane.Stack.Peak() > 0 {
-				rows += share * p.s.Data.PackRows / p.s.Parallel.Context
-			}
-		}
-		in := len(p.Model.Blocks)*kernels.ArenaBytes(p.Model.DType, rows, p.Model.Hidden) - pinnedPeak(r)
-		if p.s.Device.Kind == "cpu" {
-			experts, inputs = experts+of, inputs+in
-		} else {
-			experts, inputs = max(experts, of), max(inputs, in)
+	experts, inputs, fullest := 0, 0, p.fullest()
+	for i, m := range p.models() {
+		if p.s.Device.Kind == "cpu" || i == fullest {
+			experts, inputs = experts+m.ExpertBytes(), inputs+p.blockInputs(i)
 		}
 	}
 	experts, inputs = min(experts, n.Weights), min(inputs, n.Activations)
@@ -311,4 +321,24 @@ func (p *Plan) purposes(n Memory) []Purpose {
 		list = append(list, Purpose{Name: "process", Bytes: n.Other, Host: true})
 	}
 	return list
+}
+
+// blockInputs is the bytes of the inputs of a rank's blocks that its lanes keep on the device.
+func (p *Plan) blockInputs(rank int) int {
+	r := p.ranks()[rank]
+	lanes, blocks, packs := r.AllLanes(), len(p.Model.Blocks), min(p.packs(), p.s.Run.MicroBatch)
+	if p.Model.Stages() > 0 { // whose first lane has no micro-batch
+		st := p.Model.PipelineStage(rank)
+		lanes, blocks = lanes[1:1+tasks(p.s, p.packs()).InFlight(rank)], st.To-st.From
+	} else {
+		packs = trainer.New(r, p.models()[rank], trainer.Options{MicroBatch: p.s.Run.MicroBatch,
+			Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context}).SharePacks(p.packs())
+	}
+	rows := 0
+	for _, lane := range lanes {
+		if lane.Stack.Peak() > 0 {
+			rows += packs * p.s.Data.PackRows / p.s.Parallel.Context
+		}
+	}
+	return blocks*kernels.ArenaBytes(p.Model.DType, rows, p.Model.Hidden) - pinnedPeak(r)
 }

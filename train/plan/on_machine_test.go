@@ -2,7 +2,6 @@ package plan
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -35,7 +34,7 @@ func cpuMachine(gib float64) configs.Machine {
 // A plan for a machine has the bytes that the run's own plan has, on every mesh, to the byte.
 func TestPlanForMachine(t *testing.T) {
 	for i, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8",
-		"model.config.num_key_value_heads=2", "definition.segment=64"},
+		"model.config.num_key_value_heads=2", "definition.segment=64", "model.config.num_hidden_layers=5"},
 		{"run.recompute=full", "run.micro_batch=2", "run.packs=8", "offload.optimizer=true",
 			"offload.activations=true", "model.config.num_hidden_layers=6"},
 		append(testshape.RL(), "run.micro_batch=2", "lora.rank=4", "model.weights=int4", "rl.kl_coef=0.1")} {
@@ -52,7 +51,7 @@ func TestPlanForMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if divided := i == 0; len(o.Meshes) != 6 && !divided || len(o.Meshes) != 8 && divided ||
+		if divided := i == 0; len(o.Meshes) != 6 && !divided || len(o.Meshes) != 9 && divided ||
 			(len(o.Refused) > 0) == divided {
 			t.Fatalf("%d meshes, refused %v", len(o.Meshes), o.Refused)
 		}
@@ -97,9 +96,6 @@ func TestPlanForMachine(t *testing.T) {
 		if err != nil || !json.Valid(text) || !strings.Contains(o.String(), "two-batch overlap") {
 			t.Errorf("%s %v\n%s", text, err, o)
 		}
-	}
-	if _, err := For(tiny(), cpuMachine(64), []string{"ranks=2", "stages=0"}); !errors.Is(err, ErrPipeline) {
-		t.Errorf("a time of a pipeline's steps: %v", err)
 	}
 }
 
@@ -160,8 +156,8 @@ func TestNoMeshFits(t *testing.T) {
 		t.Errorf("a mesh that cannot be: %v", err)
 	}
 	if o, err = For(tiny("run.micro_batch=1"), cpuMachine(64), nil); err != nil || len(o.Meshes) != 4 ||
-		len(o.Refused) != 2 {
-		t.Errorf("one pack does not divide into two lanes: %v\n%s", err, o)
+		len(o.Refused) != 3 {
+		t.Errorf("one pack does not divide into two lanes, two blocks into four stages: %v\n%s", err, o)
 	}
 }
 

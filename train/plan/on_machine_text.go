@@ -54,8 +54,8 @@ func (o *OnMachine) String() string {
 		fmt.Fprintf(&b, "\nnot possible:\n  %s\n", strings.Join(o.Refused, "\n  "))
 	}
 	if m.Cards > 1 {
-		b.WriteString("\nThis is by plan: of meshes, two GPUs have run, none with weights on the host or packs over " +
-			"ranks\n(parallel.context). A pipeline's steps are not planned for.\n")
+		b.WriteString("\nThis is by plan: of meshes, four GPUs at most have run, none with weights on the host, " +
+			"packs over\nranks (parallel.context) or stages.\n")
 	}
 	return b.String()
 }
@@ -66,6 +66,9 @@ func (m OnMesh) name() string {
 		return "1 rank"
 	}
 	text := fmt.Sprintf("%d ranks", m.Ranks)
+	if m.Stages > 1 {
+		return fmt.Sprintf("%s, a pipeline stage each", text)
+	}
 	if m.Experts > 1 {
 		text += ", experts divided"
 		if m.Weights == "sharded" {

@@ -227,24 +227,40 @@ func (p *Plan) peak() (Memory, error) {
 // total adds the activations that the ranks' stacks have seen to what else they take: of all ranks together, whose
 // memory the CPU has, or of the rank that takes most of its GPU.
 func (p *Plan) total() (n Memory) {
-	host, inputs, weights := 0, 0, 0
+	host, inputs, weights, fullest := 0, 0, 0, p.fullest()
 	for i, of := range p.static {
-		of.Activations = activations(p.ranks()[i])
 		inputs += pinnedPeak(p.ranks()[i])
-		if i == 0 && p.Rollout != nil { // it shares the device
-			of.Activations += activations(p.Rollout)
-		}
 		host, weights = host+of.Host, weights+of.HostWeights
-		switch {
+		switch of = p.ofRank(i); {
 		case p.s.Device.Kind == "cpu":
 			n = Memory{Weights: n.Weights + of.Weights, Training: n.Training + of.Training,
 				Activations: n.Activations + of.Activations, Cache: n.Cache + of.Cache, Shared: true}
-		case of.Total() > n.Total():
+		case i == fullest:
 			n = of
 		}
 	}
 	n.Host, n.HostInputs, n.HostWeights = host+inputs, inputs, weights
 	return n
+}
+
+// ofRank is the memory of a rank, with the activations that its stacks have seen.
+func (p *Plan) ofRank(i int) Memory {
+	of := p.static[i]
+	of.Activations = activations(p.ranks()[i])
+	if i == 0 && p.Rollout != nil { // it shares the device
+		of.Activations += activations(p.Rollout)
+	}
+	return of
+}
+
+// fullest is the first rank that takes most of its device.
+func (p *Plan) fullest() (rank int) {
+	for i := range p.static {
+		if p.ofRank(i).Total() > p.ofRank(rank).Total() {
+			rank = i
+		}
+	}
+	return rank
 }
 
 // pinnedPeak is what activations take of the host.

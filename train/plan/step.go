@@ -139,15 +139,18 @@ func (s *Step) add(name string, seconds, hidden float64) {
 // mesh is what the time of a step depends on besides work.
 type mesh struct {
 	configs.Parallel
-	blocks   int // of the model
-	share    int // micro-batches that a rank takes through the model together
-	segments int // of a share
+	blocks   int     // of the model
+	share    int     // micro-batches that a rank takes through the model together
+	segments int     // of a share
+	bubble   float64 // of a pipeline, by its schedule
 }
 
 // update adds the parts of one optimizer step, whose rank computes work.Micros micro-batches, as many at a time as it
 // has lanes:
 //
 //	arithmetic  Micros * (FLOPs/rate + bytes/memory) / share.train, recomputation included
+//	bubble      of a pipeline, by its schedule, of stages that all take as long as the longest, which arithmetic is of
+//	stages      see [Step.stages]
 //	experts     tokens: hidden behind the other lane's arithmetic where there are two, but for one exchange of a
 //	            round, else waited for; and rows, which operations read where they are, and which nothing hides
 //	heads       of packs that are divided over ranks: to all rows of some heads and back, which nothing hides
@@ -162,7 +165,7 @@ type mesh struct {
 //	optimizer   bytes/memory / share.train, of the rank's shards
 //	updated     weights from the owners of their state, behind the optimizer's next
 //	memory      copies behind arithmetic read a card's memory and write it, which has so much less for operations
-//	slowest     arithmetic and optimizer take 1/share.slowest on the slowest card, for which all wait
+//	slowest     arithmetic, bubble and optimizer take 1/share.slowest on the slowest card, for which all wait
 //
 // What is to be hidden is hidden as long as it is shorter than arithmetic; copies share the links, so their times are
 // added.
@@ -172,6 +175,9 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	micros := float64(w.Micros)
 	arithmetic := micros * c.arithmetic(w.Micro, rate)
 	s.add("arithmetic", arithmetic, 0)
+	bubble := arithmetic * m.bubble / (1 - m.bubble)
+	s.add("bubble", bubble, 0)
+	s.stages(c, w, m)
 	x := w.Micro.Exchanged
 	tokens, rows := micros*c.exchange(x[kernels.ExchangeTokens]), micros*c.rows(x[kernels.ExchangeRows])
 	weights := rounds * c.copied(x[kernels.ExchangeWeights])
@@ -207,7 +213,7 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	s.add("optimizer", optimizer, 0)
 	s.add("updated weights", updated, min(updated, optimizer))
 	s.add("memory of copies", c.memory(hidden*behind+min(updated, optimizer)), 0)
-	s.add("slowest card", c.slowest(arithmetic+optimizer), 0)
+	s.add("slowest card", c.slowest(arithmetic+bubble+optimizer), 0)
 }
 
 // ring is how much later than the first rank the last one ends.

@@ -84,6 +84,17 @@ func TestStepTimes(t *testing.T) {
 		// 1 s out, behind forward; 8 s back, of which 6.003 behind the rest
 		{"inputs on the host", alone, trainer.StepWork{Micro: with(micro, kernels.ExchangeOffload, 4, 4), Micros: 1,
 			Update: update}, "arithmetic 8.004, offloaded inputs 9 (7.003 hidden), optimizer 1; 11.001"},
+		// 4 stages wait as long as 3 micro-batches take; a row's gradient comes with each of them, and of 6 on the way
+		// all are waited for; half a GB of a tied head
+		{"pipeline", mesh{Parallel: configs.Parallel{Ranks: 4, Experts: 1, Interleave: 1, Stages: 4}, blocks: 4,
+			share: 1, segments: 1, bubble: 0.5}, trainer.StepWork{Micros: 3,
+			Micro: with(micro, kernels.ExchangeStages, 2, 1), Update: with(update, kernels.ExchangeStages, 1, 0.5)},
+			"arithmetic 24.012, bubble 24.012, stages' exchanges 3.6, tied gradients 0.6, optimizer 1, slowest card " +
+				"12.256; 65.48"},
+		{"short pipeline", mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 1, Interleave: 1, Stages: 2}, blocks: 4,
+			share: 1, segments: 1, bubble: 0.25}, trainer.StepWork{Micro: with(micro, kernels.ExchangeStages, 1, 1),
+			Micros: 3, Update: update}, "arithmetic 24.012, bubble 8.004, stages' exchanges 3.3 (1.1 hidden), " +
+			"optimizer 1, slowest card 8.254; 43.47"},
 	} {
 		var s Step
 		s.update(clock{round, c.m.Ranks}, c.w, c.m)

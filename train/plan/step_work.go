@@ -6,16 +6,14 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels/meta"
+	"lockstep/parallel/schedule"
 	"lockstep/train/setup"
 	"lockstep/train/trainer"
 )
 
-// Step is the time of a step on a machine, of a pipeline [ErrPipeline]. The plan's devices are those of [meta.New].
+// Step is the time of a step on a machine. The plan's devices are those of [meta.New].
 func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	s := p.s
-	if p.Model.Stages() > 0 {
-		return step, ErrPipeline
-	}
 	o, err := setup.TrainerOptions(s, math.MaxInt32, p.Keep)
 	if err != nil {
 		return step, err
@@ -30,9 +28,14 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 		step.rollouts(c, p.rolloutWork(t, answers))
 	}
 	p.clearStacks()
-	w := t.StepWork(packs, s.Data.PackRows)
-	lanes := min(s.Parallel.Interleave, w.Micros)
 	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks)}
+	var w trainer.StepWork
+	if p.Model.Stages() > 0 {
+		w, m.bubble = p.longestStage(c, o, packs), tasks(s, packs).Bubble(schedule.Usual)
+	} else {
+		w = t.StepWork(packs, s.Data.PackRows)
+	}
+	lanes := min(s.Parallel.Interleave, w.Micros)
 	m.Interleave = lanes
 	m.share = w.Share
 	m.segments = w.Share * max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *

@@ -118,6 +118,7 @@ func (p *pipeline) backward(task schedule.Task) {
 
 // receive brings rows of another rank, or their gradients, and makes what is enqueued next wait for them.
 func (f *inFlight) receive(from int, t kernels.Tensor) {
+	kernels.CountExchange(f.lane.Dev, kernels.ExchangeStages, t.Bytes())
 	if f.lane.Data != nil {
 		f.lane.Data.Receive(from, t, f.ready...).Wait()
 	}

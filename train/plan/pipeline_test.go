@@ -1,0 +1,124 @@
+package plan
+
+import (
+	"math"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/parallel/schedule"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
+)
+
+// Stages of a pipeline compute together what one rank does, and take what their blocks take: of a GPU the longest stage
+// is timed, with the bubble of the schedule, and the fullest is told, whose experts and inputs are its own.
+func TestPlanOfPipeline(t *testing.T) {
+	set := []string{"device.kind=cuda", "run.packs=12", "run.micro_batch=2", "run.recompute=full",
+		"model.config.num_hidden_layers=5", "model.config.tie_word_embeddings=true", "data.eval_samples=0",
+		"model.config.max_position_embeddings=65536"}
+	machine := round
+	machine.Memory = configs.MachineMemory{Usable: 64, Host: 64}
+	machine.Cards = 4
+	o := &OnMachine{Machine: machine}
+	open := func(more ...string) *Plan {
+		s, err := tiny(more...)(set...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := o.open(s)
+		if err == nil {
+			_, err = p.Choose(0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	work := func(p *Plan) (list []trainer.StepWork) {
+		by, err := setup.TrainerOptions(p.s, 1<<20, p.Keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.clearStacks()
+		for i, r := range p.ranks() {
+			list = append(list, trainer.New(r, p.models()[i], by).StepWork(p.s.Run.Packs, p.s.Data.PackRows))
+		}
+		return list
+	}
+	one, p := work(open())[0], open("parallel.ranks=4", "parallel.stages=0")
+	sum, longest, exchanges := 0.0, 0.0, 0.0
+	stages := work(p)
+	for _, w := range stages {
+		sum += w.Micro.FLOPs()
+		longest = max(longest, clock{machine, 4}.arithmetic(w.Micro, machine.Share.Train))
+		exchanges += w.Micro.Exchanged[kernels.ExchangeStages].Bytes
+	}
+	rows := float64(2 * p.s.Data.PackRows * p.Model.Hidden * p.Model.DType.Size())
+	if sum != one.Micro.FLOPs() || exchanges != 6*rows || one.Micro.Exchanged[kernels.ExchangeStages].Bytes != 0 {
+		t.Errorf("stages compute %g FLOPs of %g, and receive %g bytes, want %g", sum, one.Micro.FLOPs(), exchanges,
+			6*rows)
+	}
+	got, want := stages[0].Update.Exchanged[kernels.ExchangeStages].Bytes, float64(4*p.Model.Head.W.W.Len())
+	if got != want {
+		t.Errorf("the first stage gets %g bytes of the tied head's gradient, want %g", got, want)
+	}
+	step, err := p.Step(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	share := schedule.New(schedule.OneF1B, 4, 6).Bubble(schedule.Usual)
+	if a, b := step.Parts[0], step.Parts[1]; a.Name != "arithmetic" || math.Abs(a.Seconds-6*longest) > 1e-9 ||
+		b.Name != "bubble" || math.Abs(b.Seconds/(a.Seconds+b.Seconds)-share) > 1e-9 {
+		t.Errorf("%v, want %g s of arithmetic and a bubble of %g", step.Parts, 6*longest, share)
+	}
+	checkFullest(t, p)
+	p.static[2].Weights += 4 << 20 // which takes most now
+	checkFullest(t, p)
+	checkLongest(t, p)
+}
+
+// checkLongest holds that each rank has room for the longest sequence, and one has none for a longer one.
+func checkLongest(t *testing.T, p *Plan) {
+	t.Helper()
+	have := p.ofRank(p.fullest()).Total()
+	rows, bounded := p.longestSequence(have, 0)
+	takes := func(rows int) (most int) {
+		p.clearStacks()
+		for i, r := range p.ranks() {
+			by := trainer.Options{MicroBatch: 1, PipelineSchedule: p.s.Pipeline.Schedule, Keep: p.Keep}
+			trainer.New(r, p.models()[i], by).Peak(4, rows)
+			most = max(most, p.ofRank(i).Total())
+		}
+		return most
+	}
+	if takes(rows) > have || takes(rows+rowGrid) <= have || bounded || rows == 0 {
+		t.Errorf("%d rows take %d, %d more take %d of %d", rows, takes(rows), rowGrid, takes(rows+rowGrid), have)
+	}
+}
+
+// checkFullest holds what is told of the rank that takes most.
+func checkFullest(t *testing.T, p *Plan) {
+	t.Helper()
+	n, err := p.Choose(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := p.fullest()
+	st, flight := p.Model.PipelineStage(i), p.Model.Stages()-i // of 6 micro-batches
+	of := map[string]int{}
+	for _, purpose := range p.purposes(n) {
+		of[purpose.Name] = purpose.Bytes
+	}
+	inputs := (st.To - st.From) * kernels.ArenaBytes(p.Model.DType, flight*2*p.s.Data.PackRows, p.Model.Hidden)
+	experts := (st.To - st.From) * 4 * 3 * 32 * 32 * p.Model.DType.Size()
+	if of["experts"] != experts || of["block inputs"] != inputs || n.Total() != p.ofRank(i).Total() {
+		t.Errorf("rank %d of blocks %d to %d: %v, want %d of experts and %d of inputs", i, st.From, st.To, of, experts,
+			inputs)
+	}
+	for k := range p.static {
+		if p.ofRank(k).Total() > n.Total() {
+			t.Errorf("rank %d takes more than %d", k, i)
+		}
+	}
+}
