@@ -158,6 +158,11 @@ var rules = []rule{
 		return when(n.Stages != 1 && (n.Weights != Default().Parallel.Weights || n.Experts != 1 || n.Context != 1),
 			"a rank has its stage alone: weights, experts and packs are not divided too, leave these keys out")
 	}},
+	{[]string{"pipeline.schedule", "parallel.stages"}, func(s *Shape) string {
+		n := s.Parallel
+		return when(s.Pipeline.Schedule != Default().Pipeline.Schedule && n.Stages == 1 && n.Ranks != 1,
+			"is that of pipeline stages, and there is one, set parallel.stages too or leave it out")
+	}},
 	{[]string{"parallel.stages", "offload.weights", "offload.activations"}, func(s *Shape) string {
 		return when(s.Parallel.Stages != 1 && (s.Offload.Weights != "all" || s.Offload.Activations),
 			"of stages the host has the optimizer's state alone, remove offload.weights and offload.activations")

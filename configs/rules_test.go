@@ -73,6 +73,8 @@ func TestRuleBounds(t *testing.T) {
 		{piped("parallel.stages=4", "parallel.weights=sharded"), "leave these keys out"},
 		{piped("parallel.stages=4", "parallel.context=2"), "leave these keys out"},
 		{piped("parallel.stages=4", "offload.activations=true"), "the host has the optimizer's state alone"},
+		{piped("parallel.stages=4", "pipeline.schedule=zero-bubble"), ""},
+		{piped("pipeline.schedule=zero-bubble"), "is that of pipeline stages, and there is one, set parallel.stages"},
 		{apart("parallel.experts=2"), "want 1, or parallel.ranks (4), or 0 for all"},
 		{apart("parallel.experts=0"), ""},
 		{apart("parallel.ranks=0"), "want 1, or parallel.ranks (0), or 0 for all"},

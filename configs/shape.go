@@ -383,8 +383,10 @@ type Parallel struct {
 
 // Pipeline says in which order a rank of a pipeline computes.
 type Pipeline struct {
-	// "1f1b": one forward, one backward, so that a rank keeps no more micro-batches than there are stages from it on
-	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b"`
+	// "1f1b": one forward, one backward, so that a rank keeps no more micro-batches than there are stages from it on;
+	// "zero-bubble": gradients of weights are put off to where a rank would wait (ZB-H1), each rank keeps as many
+	// micro-batches as there are stages, and copies of what those gradients read
+	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b,zero-bubble"`
 }
 
 // Offload keeps what a device does not hold in pinned memory of the host.

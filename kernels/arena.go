@@ -60,6 +60,16 @@ func (m Mark) before(other Mark) bool {
 	return m.chunk < other.chunk || m.chunk == other.chunk && m.used < other.used
 }
 
+// Below tells whether a tensor lies in what was allocated before the mark.
+func (a *Arena) Below(m Mark, t Tensor) bool {
+	for i, chunk := range a.chunks[:min(m.chunk+1, len(a.chunks))] {
+		if at := uintptr(t.Data) - uintptr(unsafe.Pointer(unsafe.SliceData(chunk))); at < uintptr(len(chunk)) {
+			return i < m.chunk || at < uintptr(m.used)
+		}
+	}
+	return false
+}
+
 // Pin keeps what is allocated now from being released until unpin is called.
 func (a *Arena) Pin() (unpin func()) {
 	pin := &Mark{}

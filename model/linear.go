@@ -284,7 +284,7 @@ func (l *Linear) weightGrad(r *parallel.Rank, dy, read kernels.Tensor, rows *ker
 			*x = out
 		}
 	}
-	r.Dev.WeightGrad(l.W.Grad, dy, read, rows)
+	r.WeightGrad(l.W.Grad, dy, read, rows)
 }
 
 // adapterGrads adds the gradients of the adapters and returns that of x A^T, round(Scale * round(dy B)), [T, sum of
@@ -313,6 +313,6 @@ func (l *Linear) adapterGrads(r *parallel.Rank, dy kernels.Tensor, g, rows *kern
 
 func weightGrad(r *parallel.Rank, p *Param, dy, x kernels.Tensor, rows *kernels.Groups) {
 	if p.Trained() {
-		r.Dev.WeightGrad(p.Grad, dy, x, rows)
+		r.WeightGrad(p.Grad, dy, x, rows)
 	}
 }

@@ -215,7 +215,7 @@ func (st Stage) withInner(r *parallel.Rank, i int, p *Pass, backward func(inner 
 
 // Backward replaces D of each pass, the gradient of Forward's output, by the gradient of its input. Weight gradients
 // accumulate, those of a block in the order of passes. It releases what Forward kept, so D was taken from the stack
-// before Forward ran.
+// before Forward ran. Where gradients of weights are put off, what Forward kept stays.
 func (st Stage) Backward(r *parallel.Rank, s *Share) {
 	for i := range st.down(r) {
 		st.model.grads.during(r, s, blockUnit(i), func(p *Pass) {
@@ -224,6 +224,8 @@ func (st Stage) Backward(r *parallel.Rank, s *Share) {
 			st.withInner(r, i, p, func(inner BlockSaved) { inner.Backward(r, p.D, p.Batch) })
 			p.again = nil
 		})
-		r.Stack.Release(s.Passes[0].Saved.blocks[i-st.From].mark)
+		if !r.PutsOff() {
+			r.Stack.Release(s.Passes[0].Saved.blocks[i-st.From].mark)
+		}
 	}
 }

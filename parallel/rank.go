@@ -29,6 +29,7 @@ type Rank struct {
 	// Resumed is called in a lane that goes on when others have run: what they changed is set again. Nil: nothing is.
 	Resumed func()
 	tally   *tally          // of all its lanes; nil: the rank has no world
+	putOff  *WeightGrads    // see PutOff; nil: nothing is
 	aside   *sync.WaitGroup // see Aside
 	yield   func()          // see Yield; nil: the rank has no lanes
 	lanes   []*Rank         // on the same device, see Lanes

@@ -80,7 +80,9 @@ func TestRanksOnGPUs(t *testing.T) {
 				}
 				s, out := shape("cuda", p.Ranks), filepath.Join(t.TempDir(), "run")
 				p.Interleave, p.Context, p.Stages = 1, max(p.Context, 1), max(p.Stages, 1)
-				s.Parallel = p
+				if s.Parallel = p; p.Stages > 1 {
+					s.Pipeline.Schedule = "zero-bubble"
+				}
 				if err := runDevices(context.Background(), t, s, out, gpus(t, s)); err != nil {
 					t.Fatal(err)
 				}

@@ -56,7 +56,8 @@ func TestRanksDrawn(t *testing.T) {
 		staged := i%4 == 3 && f.blocks > 1
 		if staged {
 			ranks = min(ranks, f.blocks)
-			mesh = []string{fmt.Sprintf("parallel.ranks=%d", ranks), "parallel.stages=0", mesh[2]}
+			mesh = []string{fmt.Sprintf("parallel.ranks=%d", ranks), "parallel.stages=0", mesh[2],
+				"pipeline.schedule=" + []string{"zero-bubble", "1f1b"}[i/4%2]}
 			stages++
 		} else if f.experts >= ranks && rng.IntN(3) > 0 {
 			mesh = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks))

@@ -131,15 +131,18 @@ func ranksCases(t *testing.T) map[string][]string {
 	}
 }
 
-// stagesOf is how many blocks the model of a case has, 0: a pipeline refuses it.
-func stagesOf(name string) int {
+// pipelinesOf are the pipelines of a case, each settings behind its number of ranks. Without any it is refused.
+func pipelinesOf(name string) map[string]int {
 	switch name {
 	case "indexer", "dense", "rows":
-		return 0
-	case "dense lora":
-		return 4
+		return nil
+	case "full", "micro", "grpo", "qat fp8":
+		return map[string]int{"pipeline.schedule=1f1b": 2}
+	case "dense lora": // has two blocks for each of two ranks
+		return map[string]int{"pipeline.schedule=1f1b": 4, "pipeline.schedule=zero-bubble": 2,
+			"pipeline.schedule=zero-bubble run.recompute=none": 2}
 	}
-	return 2
+	return map[string]int{"pipeline.schedule=zero-bubble": 2}
 }
 
 // divided are settings of a model whose heads four ranks divide, and of packs that have several segments.
@@ -179,16 +182,16 @@ func TestRanks(t *testing.T) {
 					}
 				}
 			}
-			if stages := stagesOf(name); stages > 1 {
-				mesh := []string{fmt.Sprintf("parallel.stages=%d", stages)}
+			for pipeline, ranks := range pipelinesOf(name) {
+				mesh := append(strings.Fields(pipeline), "parallel.stages=0")
 				if name == "full" || name == "lora" {
 					mesh = append(mesh, "offload.optimizer=true", "offload.ring=0.0001", "run.save_every=0")
 				}
 				if name == "lora" {
 					mesh = append(mesh, "offload.host_update=0.0001")
 				}
-				if got := run(stages, 7, mesh...); got != want {
-					t.Errorf("%d stages:\n%s\nwant\n%s", stages, got, want)
+				if got := run(ranks, 7, mesh...); got != want {
+					t.Errorf("%d stages, %s:\n%s\nwant\n%s", ranks, pipeline, got, want)
 				}
 			}
 			if slices.Contains(set, divided[1]) {

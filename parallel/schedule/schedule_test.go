@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write the grids of testdata")
 
 // Schedules are the grids that people have read.
 func TestGrids(t *testing.T) {
-	for _, name := range []string{OneF1B} {
+	for _, name := range []string{OneF1B, ZeroBubble} {
 		for _, ranks := range []int{2, 4, 8} {
 			got, err := grid(New(name, ranks, 8), Usual)
 			if err != nil {
@@ -50,7 +50,7 @@ func grid(s Schedule, c Costs) (string, error) {
 		at := 0
 		for _, sp := range list {
 			text.WriteString(strings.Repeat("  .", sp.From-at))
-			text.WriteString(strings.Repeat(fmt.Sprintf(" %c%d", "FB"[sp.Kind], sp.Micro), sp.To-sp.From))
+			text.WriteString(strings.Repeat(fmt.Sprintf(" %c%d", "FBW"[sp.Kind], sp.Micro), sp.To-sp.From))
 			at = sp.To
 		}
 		text.WriteByte('\n')
@@ -59,28 +59,43 @@ func grid(s Schedule, c Costs) (string, error) {
 	return text.String(), nil
 }
 
-// Any number of micro-batches passes any number of ranks, backwards in order, no more in memory than there are ranks
-// below, and with the bubble of the papers.
+// Any number of micro-batches passes any number of ranks, gradients in order, no more in memory than there are ranks
+// below, or ranks in all where gradients of weights are put off, and with the bubble of the papers.
 func TestSchedules(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
 		for micros := 1; micros <= 20; micros++ {
-			s := New(OneF1B, ranks, micros)
-			checkTasks(t, s)
+			s, zero := New(OneF1B, ranks, micros), New(ZeroBubble, ranks, micros)
+			checkTasks(t, s, Forward, Backward)
+			checkTasks(t, zero, Forward, Backward, Weights)
 			for rank := range ranks {
-				if n := s.InFlight(rank); n != min(ranks-rank, micros) {
+				if n := s.InFlight(rank); n != min(ranks-rank, micros) || s.InWaiting(rank) != 0 {
 					t.Errorf("%d ranks, %d micro-batches: %d in flight on rank %d", ranks, micros, n, rank)
 				}
+				n, waiting := zero.InFlight(rank), zero.InWaiting(rank)
+				if n != min(ranks, micros) || waiting != min(rank+1, micros) {
+					t.Errorf("%d ranks, %d micro-batches: %d in flight and %d put off on rank %d", ranks, micros, n,
+						waiting, rank)
+				}
 			}
-			got, want := s.Bubble(Usual), float64(ranks-1)/float64(micros+ranks-1)
-			if math.Abs(got-want) > 1e-9 {
-				t.Errorf("%d ranks, %d micro-batches: bubble %v, want %v", ranks, micros, got, want)
+			wait := float64(ranks - 1)
+			checkBubble(t, s, wait/(float64(micros)+wait))
+			if micros >= ranks { // fewer do not reach where 1F1B has no bubble
+				checkBubble(t, zero, wait/(3*float64(micros)+wait))
 			}
 		}
 	}
 }
 
-// checkTasks holds that each micro-batch passes each rank once in each direction, in order.
-func checkTasks(t *testing.T, s Schedule) {
+// checkBubble holds a schedule's bubble against that of a paper.
+func checkBubble(t *testing.T, s Schedule, want float64) {
+	t.Helper()
+	if got := s.Bubble(Usual); math.Abs(got-want) > 1e-9 {
+		t.Errorf("%s, %d ranks, %d micro-batches: bubble %v, want %v", s.Name, len(s.Ranks), s.Micros, got, want)
+	}
+}
+
+// checkTasks holds that each micro-batch passes each rank once in tasks of these kinds, in order.
+func checkTasks(t *testing.T, s Schedule, kinds ...Kind) {
 	t.Helper()
 	for rank, tasks := range s.Ranks {
 		next := map[Kind]int{}
@@ -90,9 +105,13 @@ func checkTasks(t *testing.T, s Schedule) {
 			}
 			next[task.Kind]++
 		}
-		if next[Forward] != s.Micros || next[Backward] != s.Micros {
-			t.Fatalf("%s, rank %d: %d forwards and %d backwards of %d micro-batches", s.Name, rank, next[Forward],
-				next[Backward], s.Micros)
+		for _, k := range kinds {
+			if next[k] != s.Micros {
+				t.Fatalf("%s, rank %d: %d of %d micro-batches in tasks of kind %d", s.Name, rank, next[k], s.Micros, k)
+			}
+		}
+		if len(next) != len(kinds) {
+			t.Fatalf("%s, rank %d: kinds of tasks %v", s.Name, rank, next)
 		}
 	}
 }

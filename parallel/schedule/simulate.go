@@ -2,11 +2,11 @@ package schedule
 
 import "fmt"
 
-// Costs are what tasks take, in any unit of time.
-type Costs struct{ Forward, Backward int }
+// Costs are what tasks take, in any unit of time. Backward is the gradient of the input alone.
+type Costs struct{ Forward, Backward, Weights int }
 
-// Usual has a backward that takes twice as long as a forward: gradients of inputs and of weights are a product each.
-var Usual = Costs{Forward: 1, Backward: 2}
+// Usual has a product for each: a backward with both gradients takes twice as long as a forward.
+var Usual = Costs{Forward: 1, Backward: 1, Weights: 1}
 
 // Span is when a task is computed.
 type Span struct {
@@ -14,12 +14,17 @@ type Span struct {
 	From, To int
 }
 
-// of is what a task takes.
-func (c Costs) of(k Kind) int {
-	if k == Forward {
+// cost is what a task takes.
+func (s Schedule) cost(k Kind, c Costs) int {
+	switch {
+	case k == Forward:
 		return c.Forward
+	case k == Weights:
+		return c.Weights
+	case s.PutsOff():
+		return c.Backward
 	}
-	return c.Backward
+	return c.Backward + c.Weights
 }
 
 // Simulate carries a schedule out: a rank begins a task when it has ended the one before, and its rows, or their
@@ -39,7 +44,7 @@ func (s Schedule) Simulate(c Costs) ([][]Span, error) {
 				if n := len(spans[rank]); n > 0 {
 					from = max(from, spans[rank][n-1].To)
 				}
-				to := from + c.of(t.Kind)
+				to := from + s.cost(t.Kind, c)
 				spans[rank] = append(spans[rank], Span{t, from, to})
 				done[work{t, rank}] = to
 				moved = true
@@ -67,6 +72,8 @@ func (s Schedule) begins(rank int, t Task, done map[work]int) (at int, ready boo
 	switch {
 	case t.Kind == Forward && rank > 0:
 		after = append(after, work{t, rank - 1})
+	case t.Kind == Weights:
+		after = append(after, work{Task{Backward, t.Micro}, rank})
 	case t.Kind == Backward:
 		after = append(after, work{Task{Forward, t.Micro}, rank})
 		if rank < len(s.Ranks)-1 {

@@ -19,7 +19,8 @@ type pipeline struct {
 	first    []int       // row of the step of each
 	done     []MicroBatch
 	inFlight map[int]*inFlight // by micro-batch
-	free     []*inFlight       // whose micro-batch has gone back, the first to do so first
+	free     []*inFlight       // that have no micro-batch any more, the first to end first
+	copies   []*kernels.Arena  // empty ones, for gradients of weights that are put off
 }
 
 // inFlight is a micro-batch between its forward and its backward, and the lane that has its memory: the first to come
@@ -30,6 +31,7 @@ type inFlight struct {
 	ready []kernels.Event // the lane's memory may be written by copies; nil: a plan
 	pass  *model.Pass
 	sent  []*parallel.Exchange // of the lane's memory, that the other ranks may not have taken
+	later *parallel.WeightGrads
 }
 
 // runPipeline computes the tasks of a rank. It returns the micro-batches whose log-probabilities lie on its stack.
@@ -49,14 +51,22 @@ func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by stepRates, mi
 			done[i] = MicroBatch{batchPart: b, logprob: r.Stack.New(kernels.F32, 1, b.rows())}
 		}
 	}
-	for _, lane := range r.Lanes(1 + p.tasks.InFlight(r.ID))[1:] {
-		p.free = append(p.free, &inFlight{lane: lane, empty: lane.Stack.Mark()})
+	n := 1 + p.tasks.InFlight(r.ID)
+	for i, lane := range r.Lanes(n + p.tasks.InWaiting(r.ID))[1:] {
+		if i < n-1 {
+			p.free = append(p.free, &inFlight{lane: lane, empty: lane.Stack.Mark()})
+		} else {
+			p.copies = append(p.copies, lane.Stack)
+		}
 	}
 	for _, task := range p.tasks.Ranks[r.ID] {
-		if task.Kind == schedule.Forward {
+		switch task.Kind {
+		case schedule.Forward:
 			p.forward(task)
-		} else {
+		case schedule.Backward:
 			p.backward(task)
+		case schedule.Weights:
+			p.weights(task)
 		}
 	}
 	for _, f := range p.free {
@@ -71,7 +81,7 @@ func (f *inFlight) clear() {
 		x.Wait()
 	}
 	f.lane.Stack.Release(f.empty)
-	f.sent, f.pass, f.ready = nil, nil, nil
+	f.sent, f.pass, f.later, f.ready = nil, nil, nil, nil
 	if f.lane.Data != nil {
 		f.ready = []kernels.Event{f.lane.Transfers.Record()}
 	}
@@ -105,15 +115,33 @@ func (p *pipeline) forward(task schedule.Task) {
 // backward takes the gradient of a micro-batch's rows to the rank before.
 func (p *pipeline) backward(task schedule.Task) {
 	f := p.inFlight[task.Micro]
-	delete(p.inFlight, task.Micro)
 	if !p.st.Last() {
 		f.receive(f.lane.ID+1, f.pass.D)
 	}
-	p.st.StepBackward(f.lane, f.pass)
+	if p.tasks.PutsOff() {
+		f.later = f.lane.PutOff(p.copies[0], func() { p.st.StepBackward(f.lane, f.pass) })
+		p.copies = p.copies[1:]
+	} else {
+		p.st.StepBackward(f.lane, f.pass)
+		p.end(task)
+	}
 	if !p.st.First() {
 		f.send(f.lane.ID-1, f.pass.D)
 	}
-	p.free = append(p.free, f)
+}
+
+// weights computes the gradients of weights that the backward of a micro-batch has put off.
+func (p *pipeline) weights(task schedule.Task) {
+	f := p.inFlight[task.Micro]
+	f.later.Compute(f.lane)
+	p.copies = append(p.copies, f.later.Copies)
+	p.end(task)
+}
+
+// end gives the lane of a micro-batch back.
+func (p *pipeline) end(task schedule.Task) {
+	p.free = append(p.free, p.inFlight[task.Micro])
+	delete(p.inFlight, task.Micro)
 }
 
 // receive brings rows of another rank, or their gradients, and makes what is enqueued next wait for them.
