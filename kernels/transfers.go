@@ -22,6 +22,8 @@ type Transfers interface {
 	// reached, and has been computed. All are contiguous, of one type, int32 too, and as many columns. For a few rows,
 	// which an operation brings sooner than a copy engine.
 	GatherPeers(out Tensor, parts []Tensor)
+	// FewBytes is how many bytes those are, at most. It changes no bit.
+	FewBytes() int
 	// CombinePeers is Combine, and TakePeers is out[i] = y[rowOf[i]], of rows that several devices have computed.
 	CombinePeers(out Tensor, y PeerRows, weights, rowOf Tensor)
 	TakePeers(out Tensor, y PeerRows, rowOf Tensor)

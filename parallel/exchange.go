@@ -12,6 +12,7 @@ import (
 type Exchange struct {
 	rank   *Rank
 	events func() []kernels.Event // of the copies to and from the memory of this member; waits for the other members
+	own    []kernels.Event        // of operations of this member that copy, which later ones follow anyway
 	unpin  func()                 // of the rank's stack
 }
 
@@ -19,7 +20,8 @@ type Exchange struct {
 // until the others have copied what is this member's. Nil waits for nothing.
 func (x *Exchange) Wait() {
 	if x != nil {
-		x.rank.Transfers.WaitEvents(x.Events()...)
+		x.rank.Transfers.WaitEvents(x.events()...)
+		x.unpin()
 	}
 }
 
@@ -32,7 +34,7 @@ func (x *Exchange) Unpin() {
 
 // Events are those that Wait waits for, for an operation that is to wait in its place.
 func (x *Exchange) Events() []kernels.Event {
-	events := x.events()
+	events := append(x.events(), x.own...)
 	x.unpin()
 	return events
 }
@@ -286,11 +288,18 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 				g.shared.members[i].ID, other.exchange))
 		}
 	}
-	copied := g.copy(ready, posts, pieces(posts))
+	list := pieces(posts)
+	runs := g.runs(list)
+	var copied, own []kernels.Event
+	if runs != nil {
+		copied, own = g.gather(posts, list, runs)
+	} else {
+		copied = g.copy(ready, posts, list)
+	}
 	unpin, others := g.rank.Stack.Pin(), g.come(post{exchange: name, copied: copied})
-	return &Exchange{rank: g.rank, unpin: unpin, events: func() (events []kernels.Event) {
+	return &Exchange{rank: g.rank, own: own, unpin: unpin, events: func() (events []kernels.Event) {
 		for i, p := range others() {
-			if copied[i] != nil {
+			if runs == nil && copied[i] != nil {
 				events = append(events, copied[i])
 			}
 			if i != g.Me && p.copied[g.Me] != nil {
@@ -299,6 +308,71 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 		}
 		return events
 	}}
+}
+
+// run is rows of members that come below one another.
+type run struct {
+	dst   kernels.Tensor
+	parts []kernels.Tensor
+}
+
+// runs are the pieces where they are few: an operation brings them by fewer calls of the driver, and sooner, than
+// copies that wait for events and are waited for by others. Nil: they are not few.
+func (g *Group) runs(pieces []piece) (list []run) {
+	bytes := 0
+	for _, c := range pieces {
+		t := c.dst
+		if t.Len() == 0 {
+			continue
+		}
+		bytes += t.Bytes()
+		if bytes > g.rank.Transfers.FewBytes() || t.DType == kernels.U8 || t.Groups > 1 || !t.Contiguous() ||
+			!c.src.Contiguous() {
+			return nil
+		}
+		last := len(list) - 1
+		if last < 0 || len(list[last].parts) == g.Size || !below(list[last].dst, t) {
+			t.Stride = t.Cols // of a single row it may be another
+			list, last = append(list, run{dst: t}), last+1
+		} else {
+			list[last].dst.Rows += t.Rows
+		}
+		list[last].parts = append(list[last].parts, c.src)
+	}
+	return list
+}
+
+// below tells whether rows lie right below others, of as many columns.
+func below(t, next kernels.Tensor) bool {
+	return t.DType == next.DType && t.Cols == next.Cols && uintptr(t.Data)+uintptr(t.Bytes()) == uintptr(next.Data)
+}
+
+// gather makes copies by operations. own is when they are done, by member whose memory was copied in copied; nil: none
+// was.
+func (g *Group) gather(posts []post, pieces []piece, runs []run) (copied, own []kernels.Event) {
+	dev := g.rank.Transfers
+	var computed []kernels.Event
+	from := make([]bool, g.Size)
+	for _, c := range pieces {
+		if c.member != g.Me && c.dst.Len() > 0 && !from[c.member] {
+			from[c.member], computed = true, append(computed, posts[c.member].ready...)
+		}
+	}
+	dev.WaitEvents(computed...)
+	for _, r := range runs {
+		dev.GatherPeers(r.dst, r.parts)
+	}
+	copied = make([]kernels.Event, g.Size)
+	if computed == nil {
+		return copied, nil
+	}
+	own = []kernels.Event{dev.Record()}
+	for i := range copied {
+		if from[i] {
+			copied[i] = own[0]
+		}
+	}
+	return copied, own
 }
 
 // leastByOperation is how many bytes of its own a member copies by an operation, while copy engines bring those of the

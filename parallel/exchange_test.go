@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu"
 )
 
 // world is n ranks with delayed copies and experts over some of them. By seed 2 operations copy a member's own rows.
@@ -69,6 +70,68 @@ func eachWorld(t *testing.T, test func(t *testing.T, w *World)) {
 		for _, seed := range []uint64{0, 1, 2} {
 			t.Run(fmt.Sprintf("%d ranks, copies by %d", n, seed), func(t *testing.T) { test(t, world(t, n, 1, seed)) })
 		}
+	}
+}
+
+// logged is a device that notes what an exchange asks of it.
+type logged struct {
+	*cpu.Device
+	rank, records int
+	calls         []string
+}
+
+// moment is the n-th that a rank has recorded.
+type moment struct{ rank, n int }
+
+func (moment) Happened() bool { return true }
+func (moment) Synchronize()   {}
+
+func (d *logged) Record() kernels.Event {
+	d.records++
+	d.calls = append(d.calls, fmt.Sprintf("record %d", d.records))
+	return moment{d.rank, d.records}
+}
+
+func (d *logged) WaitEvents(events ...kernels.Event) {
+	for _, e := range events {
+		d.calls = append(d.calls, fmt.Sprintf("wait for %d of rank %d", e.(moment).n, e.(moment).rank))
+	}
+}
+
+func (d *logged) GatherPeers(out kernels.Tensor, parts []kernels.Tensor) {
+	d.calls = append(d.calls, fmt.Sprintf("gather %d rows of %d", out.Rows, len(parts)))
+	d.Device.GatherPeers(out, parts)
+}
+
+// An exchange of a few rows is five calls of the driver between two ranks: it waits for the other to have computed its
+// rows, brings all by one operation, and does not end before the other has read what is its own. What is to wait in
+// place of later operations gets the moment when the rows are there too.
+func TestFewRows(t *testing.T) {
+	var all []kernels.Device
+	for rank, d := range delayed(t, 2, 0) {
+		all = append(all, &logged{Device: d.(*cpu.Device), rank: rank})
+	}
+	w, err := Open(all, Mesh{Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	err = w.Run(func(r *Rank) error {
+		src, dst := fill(r, r.ID, 0, 1, 3), r.Stack.New(kernels.F32, 2, 3)
+		r.Data.AllGather(Pair{dst, src}).Wait()
+		want := []string{"record 1", fmt.Sprintf("wait for 1 of rank %d", 1-r.ID), "gather 2 rows of 2", "record 2",
+			fmt.Sprintf("wait for 2 of rank %d", 1-r.ID)}
+		if got := r.Dev.(*logged).calls; !slices.Equal(got, want) {
+			return fmt.Errorf("%q, want %q", got, want)
+		}
+		events := r.Data.AllToAll([]int{1, 1}, []int{1, 1}, Pair{dst, fill(r, r.ID, 1, 2, 3)}).Events()
+		if want := []kernels.Event{moment{1 - r.ID, 4}, moment{r.ID, 4}}; !slices.Equal(events, want) {
+			return fmt.Errorf("events %v, want %v", events, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -11,12 +11,14 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 	"lockstep/kernels/devices"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
 )
 
-// gpus opens a GPU for each rank of a shape; they share them where the machine has fewer.
+// gpus opens a GPU for each rank of a shape; they share them where the machine has fewer. Of an odd number of ranks
+// copy engines bring few rows too.
 func gpus(t *testing.T, s *configs.Shape) []kernels.Device {
 	t.Helper()
 	list, closeAll, err := devices.OpenRanks(setup.Device(s), s.Parallel.Ranks, true)
@@ -28,6 +30,11 @@ func gpus(t *testing.T, s *configs.Shape) []kernels.Device {
 			t.Error(err)
 		}
 	})
+	for _, d := range list {
+		if s.Parallel.Ranks%2 == 1 {
+			d.(interface{ Driver() *driver.Context }).Driver().Few = 0
+		}
+	}
 	return list
 }
 

@@ -33,6 +33,7 @@ type Options struct {
 	// DelayCopies is the seed of the moments at which copies from other devices are carried out, see
 	// [Device.CopyPeer]; 0: at once. For tests: what does not wait for a copy reads NaN.
 	DelayCopies uint64
+	Few         int // [Device.FewBytes]
 }
 
 // Device is the CPU. Its memory is host memory, and operations are done when they return.
@@ -48,6 +49,7 @@ type Device struct {
 	bytes  int            // of Alloc
 	pinned int            // bytes of Pin
 	delay  *rand.Rand     // of copies; nil: none
+	few    int            // bytes
 	copies []*delayedCopy // of this device that have not been seen to be done
 }
 
@@ -81,7 +83,7 @@ func New(def kernels.Definition, o Options) (*Device, error) {
 	}
 	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot),
 		fma: gemm.New(string(isa), kernels.DotFMA), vec: vec.New(string(isa), def.Exp2),
-		delay: newDelay(o.DelayCopies)}, nil
+		delay: newDelay(o.DelayCopies), few: o.Few}, nil
 }
 
 func choose(want ISA) (ISA, error) {

@@ -16,6 +16,9 @@ func (d *Device) GatherPeers(out kernels.Tensor, parts []kernels.Tensor) {
 	mustShape(op, "out", out, at, out.Cols)
 }
 
+// FewBytes is Options.Few: by default copies bring all, which tests may delay.
+func (d *Device) FewBytes() int { return d.few }
+
 // CombinePeers is Combine of rows that several devices have computed.
 func (d *Device) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
 	const op = "combine of peers"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -45,7 +46,7 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 			return fmt.Errorf("--mib %d: want at least 1", n)
 		}
 	}
-	ours, name, row, err := o.measure(ctx)
+	ours, name, rows, err := o.measure(ctx)
 	if err != nil {
 		return err
 	}
@@ -59,34 +60,40 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 			strings.Join(sizes, ","))
 	}
 	fmt.Fprintf(o.Out, "%d ranks, each %s\n", o.Ranks, name)
-	return errors.Join(printExchanges(o.Out, ours, peers, row), err)
+	return errors.Join(printExchanges(o.Out, ours, peers, rows), err)
 }
 
-// measure returns what each exchange reaches, the name of the devices, and the seconds of an exchange of a row.
-func (o ExchangeOptions) measure(ctx context.Context) (list []exchanged, name string, row float64, err error) {
+// rowTimes are the seconds of an exchange of a row when one follows another, and of them those of the host, which
+// enqueues exchanges and waits for none.
+type rowTimes struct{ whole, host float64 }
+
+// measure returns what each exchange reaches, the name of the devices, and what an exchange of a row takes.
+func (o ExchangeOptions) measure(ctx context.Context) (list []exchanged, name string, rows rowTimes, err error) {
 	w, name, closeAll, err := openWorld(o.Device, o.Ranks, o.Share)
 	if err != nil {
-		return nil, "", 0, err
+		return nil, "", rows, err
 	}
 	defer closeAll()
 	for _, mib := range o.MiB {
 		for _, e := range exchanges {
 			if err := ctx.Err(); err != nil {
-				return nil, "", 0, err
+				return nil, "", rows, err
 			}
 			seconds, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return e.prepare(r, mib<<20) })
 			if err != nil {
-				return nil, "", 0, err
+				return nil, "", rows, err
 			}
 			list = append(list, exchanged{e.name, mib, float64(mib<<20) / seconds})
 		}
 	}
-	row, err = timeExchange(w, o.Each, gatherRow)
-	return list, name, row, err
+	if rows.whole, err = timeExchange(w, o.Each, gatherRow); err == nil {
+		rows.host, err = timeHost(w, gatherRow)
+	}
+	return list, name, rows, err
 }
 
 // printExchanges prints a line for each of our exchanges. Those of a size begin with the copy.
-func printExchanges(w io.Writer, ours, peers []exchanged, row float64) error {
+func printExchanges(w io.Writer, ours, peers []exchanged, row rowTimes) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "MiB\tGB/s a rank\tof a copy\tpeer\tof the peer\t  exchange")
 	copied := 0.0
@@ -102,7 +109,7 @@ func printExchanges(w io.Writer, ours, peers []exchanged, row float64) error {
 		}
 		fmt.Fprintf(tab, "%d\t%.2f\t%.2f\t%s\t%s\t  %s\n", e.MiB, e.Rate/1e9, e.Rate/copied, speed, ratio, e.Name)
 	}
-	fmt.Fprintf(tab, "\t\t\t\t\t  a row from each rank: %.1f us\n", 1e6*row)
+	fmt.Fprintf(tab, "\t\t\t\t\t  a row from each rank: %.1f us, of the host %.1f\n", 1e6*row.whole, 1e6*row.host)
 	return tab.Flush()
 }
 
@@ -161,6 +168,11 @@ func gather(r *parallel.Rank, bytes int) func() {
 
 // gatherRow is gather of one row, of a single number.
 func gatherRow(r *parallel.Rank) func() { return gather(r, kernels.F32.Size()*(r.Size-1)) }
+
+// gatherCopied is gather of few bytes, but more than an operation brings.
+func gatherCopied(r *parallel.Rank) func() {
+	return gather(r, (r.Size-1)*(r.Transfers.FewBytes()+kernels.F32.Size()))
+}
 
 func allToAll(r *parallel.Rank, bytes int) func() {
 	block := rowsOf(r, bytes/(r.Size-1))
@@ -225,4 +237,32 @@ func timeExchange(w *parallel.World, each time.Duration, prepare func(r *paralle
 			return took.Seconds() / float64(calls), err
 		}
 	}
+}
+
+// The host's time is that of calls which wait for no device, the shortest of several rounds: a device takes some
+// thousand operations ahead, no more.
+const hostRounds, hostCalls = 16, 64
+
+// timeHost returns the seconds until the first rank's host goes on after one call of what prepare makes.
+func timeHost(w *parallel.World, prepare func(r *parallel.Rank) func()) (float64, error) {
+	least := time.Duration(math.MaxInt64)
+	err := w.Run(func(r *parallel.Rank) error {
+		defer r.Stack.Release(r.Stack.Mark())
+		call := prepare(r)
+		for range hostRounds {
+			if err := r.Dev.Sync(); err != nil {
+				return err
+			}
+			awaitAll(r)
+			began := time.Now()
+			for range hostCalls {
+				call()
+			}
+			if r.ID == 0 {
+				least = min(least, time.Since(began))
+			}
+		}
+		return r.Dev.Sync()
+	})
+	return least.Seconds() / hostCalls, err
 }

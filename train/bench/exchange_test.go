@@ -21,7 +21,7 @@ func TestBenchExchange(t *testing.T) {
 		`(?m)^ +1 +\d+\.\d\d +1\.00 +- +- +copy from another rank$`,
 		`(?m)^ +2 +\d+\.\d\d +\d+\.\d\d +- +- +all-to-all$`,
 		`(?m)^ +2 +\d+\.\d\d +\d+\.\d\d +- +- +send and receive, around a ring$`,
-		`(?m)a row from each rank: \d+\.\d us$`,
+		`(?m)a row from each rank: \d+\.\d us, of the host \d+\.\d$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
 			t.Errorf("%s is not in\n%s", want, out.String())

@@ -255,7 +255,7 @@ func (o MachineOptions) measureLinks(m *configs.Machine) error {
 	if err != nil {
 		return err
 	}
-	row, err := timeExchange(w, o.Each, gatherRow)
+	row, err := timeExchange(w, o.Each, gatherCopied)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ type Context struct {
 	Path string
 	// ChunkBytes is about how large the intermediate tensors of a call of attention may be. Tests make it small.
 	ChunkBytes int
+	// Few is what FewBytes returns. Tests set it to 0: copy engines bring what exchanges move.
+	Few int
 	// Launched is the names of the kernels that have run. Tests set it; nil: not recorded.
 	Launched map[string]bool
 
@@ -57,8 +59,8 @@ func Open(def kernels.Definition, ordinal int, sources Sources) (*Context, error
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, sources: append(Sources{moveSource}, sources...),
-		maps: map[boxes]TensorMap{}}
+	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, Few: fewBytes,
+		sources: append(Sources{moveSource}, sources...), maps: map[boxes]TensorMap{}}
 	if c.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, err
 	}

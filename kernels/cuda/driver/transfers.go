@@ -52,6 +52,13 @@ func (c *Context) reach(of *Context) error {
 	})
 }
 
+// fewBytes come from another card sooner by an operation: what it reads passes the link in a microsecond or two, and a
+// copy engine takes as long to begin.
+const fewBytes = 64 << 10
+
+// FewBytes is how many bytes an operation brings sooner than a copy engine.
+func (c *Context) FewBytes() int { return c.Few }
+
 // Record is the moment when everything enqueued so far is done.
 func (c *Context) Record() kernels.Event {
 	c.cutSegment()
