@@ -46,7 +46,7 @@ func absorbedLayer(t *testing.T, a kernels.Attn, spans []int, topK int, near boo
 }
 
 // divided computes out, lse, and the gradients of queries, keys and values by two parts of the rows, of keys by two
-// parts of the heads.
+// parts of the heads, where there are two.
 func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kernels.Tensor, kv kernels.KV,
 	lists kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	d, mem, rows := dev.(kernels.DividedAttention), kernels.NewArena(dev), l.Rows()
@@ -75,14 +75,18 @@ func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kern
 	for _, part := range [][2]int{{0, rows / 3}, {rows / 3, rows}} {
 		sums := mem.New(kernels.F32, rows, a.HeadDim+a.ValueDim)
 		dk, dv := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim)
-		for i, heads := range [][2]int{{0, a.Heads / 2}, {a.Heads / 2, a.Heads}} {
+		half := a.Heads / 2
+		for _, heads := range [][2]int{{0, half}, {half, a.Heads}} {
+			if heads[0] == heads[1] {
+				continue
+			}
 			of, v := a, a.ValueDim
 			of.Heads = heads[1] - heads[0]
 			delta, do := mem.New(kernels.F32, rows, of.Heads), dout.ColRange(heads[0]*v, heads[1]*v)
 			d.AttentionDelta(delta, do, out.ColRange(heads[0]*v, heads[1]*v), of)
 			d.AttentionKeyGrad(dk, dv, sums, do, delta, lse.ColRange(heads[0], heads[1]),
 				q.ColRange(heads[0]*a.HeadDim, heads[1]*a.HeadDim), kv, lists, l, of,
-				kernels.KeyPart{From: part[0], To: part[1], Begins: i == 0, Ends: i == 1})
+				kernels.KeyPart{From: part[0], To: part[1], Begins: heads[0] == 0, Ends: heads[1] == a.Heads})
 		}
 		dev.Copy(grads[1].RowRange(part[0], part[1]), dk.RowRange(part[0], part[1]))
 		dev.Copy(grads[2].RowRange(part[0], part[1]), dv.RowRange(part[0], part[1]))
