@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"lockstep/configs"
@@ -106,4 +107,38 @@ func TestRanksOnGPUs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Many short sequences in a pack take of a GPU what the plan of long ones says, and come to the CPU's files. The test
+// needs a GPU or the emulated one (.ci/emulate/package).
+func TestShortSequencesOnGPU(t *testing.T) {
+	eachFamily(t, func(t *testing.T, dir string, vocab int) {
+		targets, parameters := everyProjection(t, dir)
+		lines := filepath.Join(t.TempDir(), "texts.jsonl")
+		writeIDs(t, lines, ragged(vocab, 200, 4), 4)
+		shape := fmt.Appendf(nil, adapted, dir, "bf16", "tc16", lines, strings.Join(targets, `", "`), parameters)
+		run := func(kind string) string {
+			s, err := configs.Parse("short.toml", shape, []string{"lora.rank=0", "run.steps=1", "run.packs=1",
+				"data.pack_rows=256", "definition.exp2=ex2h", "device.kind=" + kind})
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := filepath.Join(t.TempDir(), "run")
+			if kind == "cpu" {
+				err = runDevices(context.Background(), t, s, out, delayedRanks(t, s, 0))
+			} else {
+				err = runDevices(context.Background(), t, s, out, gpus(t, s))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := resultOf(t, out).Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
+				t.Errorf("%s took %d bytes, planned %d", kind, n.Device, n.PlannedDevice)
+			}
+			return wholeDigest(t, out)
+		}
+		if got, want := run("cuda"), run("cpu"); got != want {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
+	})
 }

@@ -35,12 +35,20 @@ type chunked struct {
 
 	// On the card.
 	cutsAt                              driver.Array[chunksCut]
-	sequencesAt                         driver.Array[chunksSequence]
+	parts                               []chunkedPart
 	queries, keys, c, factor, pairs, ms cu.DevicePtr
 }
 
-// prepare cuts the spans, and takes the workspace and so many more floats of it.
-func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func() []int) []cu.DevicePtr {
+// chunkedPart is consecutive sequences of a call that are computed at once, and their cuts. Backward has memory for the
+// states of so many cuts.
+type chunkedPart struct {
+	cuts, sequences int
+	cutsAt          driver.Array[chunksCut]
+	sequencesAt     driver.Array[chunksSequence]
+}
+
+// prepare cuts the spans into parts of at most so many cuts, and takes the workspace and so many more floats of it.
+func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, most int, more ...int) []cu.DevicePtr {
 	r := op.r
 	op.rows = op.v.Rows
 	if r.KeyHeads <= 0 || r.Heads%r.KeyHeads != 0 || op.q.Cols != r.KeyHeads*r.KeyDim || op.k.Cols != op.q.Cols ||
@@ -57,24 +65,27 @@ func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func()
 	op.heads = chunksHeads{keyHeads: driver.Int32(r.KeyHeads), heads: driver.Int32(r.Heads),
 		dim:    driver.Int32(r.KeyDim),
 		values: driver.Int32(r.ValueDim), delta: int32(driver.Flag(op.delta))}
-	op.cut(l)
-	var extra []int
-	if more != nil {
-		extra = more()
-	}
+	op.cut(l, most)
 	keys, pairs := op.rows*r.KeyHeads*r.KeyDim, op.rows*r.Heads*chunksChunk
 	if !op.delta {
 		pairs = 0
 	}
 	parts := op.d.Floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunksChunk,
-		pairs}, extra...)...)
+		pairs}, more...)...)
 	op.queries, op.keys, op.c, op.factor, op.pairs, op.ms = parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]
-	op.cutsAt, op.sequencesAt = driver.Stage(op.d.Context, op.cuts), driver.Stage(op.d.Context, op.sequences)
+	op.cutsAt = driver.Stage(op.d.Context, op.cuts)
+	at, sequences := op.cutsAt, driver.Stage(op.d.Context, op.sequences)
+	for i := range op.parts {
+		p := &op.parts[i]
+		p.cutsAt, p.sequencesAt = at, sequences
+		at, sequences = at.From(p.cuts), sequences.From(p.sequences)
+	}
 	return parts[6:]
 }
 
-// cut cuts spans at multiples of chunksChunk positions.
-func (op *chunked) cut(l *kernels.Layout) {
+// cut cuts spans at multiples of chunksChunk positions, and puts sequences into parts of at most so many cuts. A
+// sequence's first cut is counted from that of its part.
+func (op *chunked) cut(l *kernels.Layout, most int) {
 	for _, s := range l.Spans {
 		if op.state.S.IsNil() && s.Pos != 0 || s.Row+s.Rows > op.rows {
 			panic(fmt.Sprintf("cuda: recurrence of %d rows with span %+v", op.rows, s))
@@ -87,8 +98,14 @@ func (op *chunked) cut(l *kernels.Layout) {
 				slot: int32(s.Slot)})
 			r += n
 		}
-		op.sequences = append(op.sequences, chunksSequence{first: int32(first), count: int32(len(op.cuts) - first),
-			slot: int32(s.Slot), fresh: int32(driver.Flag(s.Pos == 0))})
+		n := len(op.cuts) - first
+		if len(op.parts) == 0 || op.parts[len(op.parts)-1].cuts+n > most {
+			op.parts = append(op.parts, chunkedPart{})
+		}
+		p := &op.parts[len(op.parts)-1]
+		op.sequences = append(op.sequences, chunksSequence{first: int32(p.cuts), count: int32(n), slot: int32(s.Slot),
+			fresh: int32(driver.Flag(s.Pos == 0))})
+		p.cuts, p.sequences = p.cuts+n, p.sequences+1
 	}
 }
 
@@ -115,27 +132,29 @@ func (op *chunked) chunks() {
 // queryScale is KeyDim^-0.5.
 func queryScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
 
-// grid is a block for chunksTile values of each head of each sequence.
-func (op *chunked) grid() [3]int {
-	return [3]int{len(op.sequences), op.r.Heads, driver.Blocks(op.r.ValueDim, chunksTile)}
+// grid is a block for chunksTile values of each head of each sequence of a part.
+func (op *chunked) grid(p chunkedPart) [3]int {
+	return [3]int{p.sequences, op.r.Heads, driver.Blocks(op.r.ValueDim, chunksTile)}
 }
 
-// walk takes the chunks of each sequence in order: to out, or for the backward to the three others.
-func (op *chunked) walk(out kernels.Tensor, states, added, reads cu.DevicePtr) {
+// walk takes the chunks of each sequence of a part in order: to out, or for the backward to the three others.
+func (op *chunked) walk(p chunkedPart, out kernels.Tensor, states, added, reads cu.DevicePtr) {
 	s := op.state
-	launchChunkScan(op.d.Context, driver.Suffix(op.v), op.grid(), chunksThreads, 4*op.r.KeyDim*chunksTile, &op.heads,
-		out, states, added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms, op.skip, op.sequencesAt,
-		op.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
+	launchChunkScan(op.d.Context, driver.Suffix(op.v), op.grid(p), chunksThreads, 4*op.r.KeyDim*chunksTile, &op.heads,
+		out, states, added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms, op.skip, p.sequencesAt,
+		p.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
 }
 
 // forward writes the rows of all spans to out and moves the states.
 func (op *chunked) forward(out kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout) {
-	op.prepare(s, l, nil)
+	op.prepare(s, l, math.MaxInt)
 	op.chunks()
-	op.walk(out, 0, 0, 0)
-	if s != nil {
-		launchChunkKeep(op.d.Context, [3]int{len(op.sequences), 1, 1}, chunksThreads, 0, &op.heads, op.keys, op.c,
-			op.sequencesAt, op.cutsAt, s.K, s.C)
+	for _, p := range op.parts {
+		op.walk(p, out, 0, 0, 0)
+		if s != nil {
+			launchChunkKeep(op.d.Context, [3]int{p.sequences, 1, 1}, chunksThreads, 0, &op.heads, op.keys, op.c,
+				p.sequencesAt, p.cutsAt, s.K, s.C)
+		}
 	}
 }
 

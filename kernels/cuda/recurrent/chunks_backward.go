@@ -35,29 +35,45 @@ func (d *Ops) StateSpaceBackward(dx kernels.StateSpaceOperands, dout kernels.Ten
 	op.backward(l)
 }
 
+// moreCuts is how many cuts backward has memory for beyond those of one sequence of all rows: as many as short
+// sequences end with, so that packs of 128 rows each and longer are one part.
+const moreCuts = 16
+
+// backward takes the workspace of one sequence, whatever the sequences are: short ones have more cuts, and come in
+// parts.
 func (op *chunkedGrad) backward(l *kernels.Layout) {
 	d, r, blocks := op.d, op.r, rows.StageBlocks(op.d.Context, l.Segments)
-	parts := op.prepare(nil, l, func() []int {
-		states, values, keys := len(op.cuts)*r.Heads*r.KeyDim*r.ValueDim, op.rows*r.Heads*r.ValueDim,
-			op.rows*r.KeyHeads*r.KeyDim
-		return []int{states, states, values, values, values, keys, op.rows * r.KeyHeads * r.ValueDim, keys, keys,
-			op.rows * r.Heads, r.Heads * blocks.Count}
-	})
-	states, grads, n, reads, x, u, qs, dq, dk, dskip, sums := parts[0], parts[1], parts[2], parts[3], parts[4],
-		parts[5], parts[6], parts[7], parts[8], parts[9], parts[10]
+	n := op.v.Rows
+	cuts := driver.Blocks(n, chunksChunk)
+	cuts += min(cuts/4, moreCuts)
+	states, values, keys := cuts*r.Heads*r.KeyDim*r.ValueDim, n*r.Heads*r.ValueDim, n*r.KeyHeads*r.KeyDim
+	at := op.prepare(nil, l, cuts, states, states, values, values, values, keys, n*r.KeyHeads*r.ValueDim, keys, keys,
+		n*r.Heads, r.Heads*blocks.Count)
 	op.chunks()
-	op.walk(kernels.Tensor{}, states, n, reads)
-	launchChunkUnroll(d.Context, driver.Suffix(op.v), op.grid(), chunksThreads, 4*r.KeyDim*chunksTile, &op.heads, grads,
-		x, op.queries, op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, op.sequencesAt, op.cutsAt, op.dout.Stride)
-	launchChunkGrads(d.Context, driver.Suffix(op.v), [3]int{len(op.cuts), r.KeyHeads, 1}, chunksThreads, pairsBytes,
-		&op.heads, op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x, u, qs, dq, dk, op.dv, op.db, op.dg,
-		op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride, op.dout, op.v, op.skip, op.cutsAt,
-		op.dout.Stride, op.v.Stride)
+	for _, p := range op.parts {
+		op.gradients(p, at)
+	}
+	dq, dk, dskip, sums := at[7], at[8], at[9], at[10]
 	op.finish(op.dq, dq, op.q, queryScale(r.KeyDim))
 	op.finish(op.dk, dk, op.k, 1)
 	if !op.dskip.IsNil() {
 		rows.AddRows(d.Context, op.dskip, dskip, sums, blocks)
 	}
+}
+
+// gradients computes those of a part, with the workspace of all.
+func (op *chunkedGrad) gradients(p chunkedPart, at []cu.DevicePtr) {
+	d, r := op.d, op.r
+	states, grads, n, reads, x, u, qs, dq, dk, dskip := at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8],
+		at[9]
+	op.walk(p, kernels.Tensor{}, states, n, reads)
+	launchChunkUnroll(d.Context, driver.Suffix(op.v), op.grid(p), chunksThreads, 4*r.KeyDim*chunksTile, &op.heads,
+		grads, x, op.queries, op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, p.sequencesAt, p.cutsAt,
+		op.dout.Stride)
+	launchChunkGrads(d.Context, driver.Suffix(op.v), [3]int{p.cuts, r.KeyHeads, 1}, chunksThreads, pairsBytes,
+		&op.heads, op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x, u, qs, dq, dk, op.dv, op.db, op.dg,
+		op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride, op.dout, op.v, op.skip, p.cutsAt,
+		op.dout.Stride, op.v.Stride)
 }
 
 // finish rounds gradients of queries or keys, through their norm where they have one.

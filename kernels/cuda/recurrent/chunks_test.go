@@ -148,19 +148,53 @@ func TestRecurrence(t *testing.T) {
 			cudatest.Strided(dtype, rows, nv, 1))
 		cudatest.Both(t, name, x, func(d kernels.Device, x []kernels.Tensor) {
 			c.run(d, x, nil)
-			dq, dk, dv, dg, db, dskip, dout := x[recOthers], x[recOthers+1], x[recOthers+2], x[recOthers+3],
-				x[recOthers+4], x[recOthers+5], x[recOthers+6]
-			if c.delta {
-				d.(kernels.DeltaNet).DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dq, K: dk, V: dv, G: dg, B: db},
-					dout, kernels.DeltaRuleOperands{Q: x[recQ], K: x[recK], V: x[recV], G: x[recG], B: x[recB]}, l,
-					c.Recurrence)
-			} else {
-				d.(kernels.Mamba).StateSpaceBackward(kernels.StateSpaceOperands{C: dq, B: dk, X: dv, G: dg, DT: db,
-					Skip: dskip}, dout, kernels.StateSpaceOperands{C: x[recQ], B: x[recK], X: x[recV], G: x[recG],
-					DT: x[recB], Skip: x[recSkip]}, l, c.Recurrence)
-			}
+			c.backward(d, x, l)
 		})
 	})
+}
+
+// backward is that of the inputs, whose gradients follow them in x, and then that of the output.
+func (c *recurrence) backward(d kernels.Device, x []kernels.Tensor, l *kernels.Layout) {
+	dx, dout := x[recOthers:], x[recOthers+6]
+	if c.delta {
+		d.(kernels.DeltaNet).DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dx[0], K: dx[1], V: dx[2], G: dx[3],
+			B: dx[4]}, dout, kernels.DeltaRuleOperands{Q: x[recQ], K: x[recK], V: x[recV], G: x[recG], B: x[recB]}, l,
+			c.Recurrence)
+		return
+	}
+	d.(kernels.Mamba).StateSpaceBackward(kernels.StateSpaceOperands{C: dx[0], B: dx[1], X: dx[2], G: dx[3], DT: dx[4],
+		Skip: dx[5]}, dout, kernels.StateSpaceOperands{C: x[recQ], B: x[recK], X: x[recV], G: x[recG], DT: x[recB],
+		Skip: x[recSkip]}, l, c.Recurrence)
+}
+
+// A backward of many short sequences takes the workspace of one long one, which is what a plan has.
+func TestRecurrenceWorkspace(t *testing.T) {
+	const rows = 4096
+	for _, delta := range []bool{true, false} {
+		c := recurrence{delta: delta,
+			Recurrence: kernels.Recurrence{KeyHeads: 16, Heads: 64, KeyDim: 128, ValueDim: 128}}
+		takes := func(length int) int {
+			d := cudatest.Card.(kernels.Planner).Meta()
+			mem, x := kernels.NewArena(d), []kernels.Tensor(nil)
+			for range 2 {
+				wide := func(cols int) kernels.Tensor { return mem.New(kernels.BF16, rows, cols) }
+				heads := func(n int) kernels.Tensor { return mem.New(kernels.F32, n, c.Heads) }
+				x = append(x, wide(c.KeyHeads*c.KeyDim), wide(c.KeyHeads*c.KeyDim), wide(c.Heads*c.ValueDim),
+					heads(rows), heads(rows), heads(1), wide(c.Heads*c.ValueDim))
+			}
+			l := &kernels.Layout{Segments: []int32{0, rows}}
+			for at := 0; at < rows; at += length {
+				l.Spans = append(l.Spans, kernels.Span{Row: at, Rows: min(length, rows-at)})
+			}
+			c.backward(d, x, l)
+			return kernels.Workspace(d)
+		}
+		one, large, small := takes(rows), takes(100), takes(2)
+		if large != one || small != one || one <= kernels.Workspace(cudatest.Card) {
+			t.Errorf("delta rule %t: one sequence takes %d bytes, of 100 rows each %d, of 2 %d", delta, one, large,
+				small)
+		}
+	}
 }
 
 // The gradient of a state space's skip, of one segment and of several.
