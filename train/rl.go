@@ -33,6 +33,7 @@ type learner struct {
 	customLoss    float64       // of the last minibatch
 	updates       int           // optimizer steps of the stage
 	updatesBefore int           // updates before the last step
+	writing       chan error    // how the writing of the last step's answers ended; nil: see logged
 }
 
 // learningResult is what one step of reinforcement learning measured.
@@ -96,7 +97,28 @@ func (l *learner) step(ctx context.Context, step int) (res learningResult, err e
 	}
 	l.updated(l.updates)
 	res.trainSeconds = time.Since(began).Seconds()
-	return res, runlog.AppendEpisodes(l.folder, slices.Concat(episodesOf(groups), episodesOf(left)))
+	return res, l.log(slices.Concat(episodesOf(groups), episodesOf(left)))
+}
+
+// log writes answers to the folder while the next ones are sampled. They are not to be changed any more.
+func (l *learner) log(answers []*runlog.Episode) error {
+	if err := l.logged(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	l.writing = done
+	go func() { done <- runlog.AppendEpisodes(l.folder, answers) }()
+	return nil
+}
+
+// logged waits until the answers of all steps so far are in the folder.
+func (l *learner) logged() error {
+	if l.writing == nil {
+		return nil
+	}
+	err := <-l.writing
+	l.writing = nil
+	return err
 }
 
 // episodesOf lists the answers of groups.

@@ -158,6 +158,9 @@ func (t *timed) hash(j *job) error {
 			return err
 		}
 	}
+	if err := j.learner.logged(); err != nil {
+		return err
+	}
 	answers, err := atomicfile.Read(filepath.Join(j.folder, runlog.EpisodesFile))
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"lockstep/parallel"
+	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
 )
@@ -98,6 +99,27 @@ func TestTimedSteps(t *testing.T) {
 	}
 	if got, want := episodes(t, timedOut), episodes(t, run); got != want {
 		t.Errorf("answers\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A step does not wait until its answers are written; the next one does, and so do a checkpoint and the end of a run.
+func TestAnswersAreWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "no such folder")
+	l := &learner{folder: dir}
+	j := &job{learner: l, folder: dir}
+	answers := []*runlog.Episode{{Prompt: []int32{1}, IDs: []int32{2}, LogProbs: []float32{-1}, Versions: []int{0}}}
+	for what, wait := range map[string]func() error{
+		"the next step": func() error { return l.log(answers) }, "a checkpoint": j.save, "the end of a run": j.close,
+	} {
+		if err := l.log(answers); err != nil {
+			t.Fatalf("a step waits: %v", err)
+		}
+		if err := wait(); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s goes on behind answers that are not written: %v", what, err)
+		}
+		if err := l.logged(); err != nil {
+			t.Errorf("%s said so already: %v", what, err)
+		}
 	}
 }
 

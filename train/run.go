@@ -96,8 +96,11 @@ func (j *job) execute(r *parallel.Rank) (err error) {
 }
 
 func (j *job) close() (err error) {
+	if j.learner != nil {
+		err = j.learner.logged()
+	}
 	if j.rolloutDevice != nil {
-		err = j.rolloutDevice.Close()
+		err = errors.Join(err, j.rolloutDevice.Close())
 	}
 	if j.lock != nil {
 		err = errors.Join(err, j.lock.Close())
@@ -397,6 +400,11 @@ func idleRanks(packs, ranks int) string {
 }
 
 func (j *job) save() error {
+	if j.learner != nil {
+		if err := j.learner.logged(); err != nil {
+			return err
+		}
+	}
 	j.trainer.Finish()
 	j.state.RL = nil
 	if j.learner != nil && j.state.Step > j.warmSteps {

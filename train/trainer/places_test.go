@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"lockstep/data"
+	"lockstep/model"
+	"lockstep/parallel"
 )
 
 // Micro-batches are dealt in order: each to as many ranks of a context as have a segment each, the others wait until
@@ -52,5 +54,28 @@ func TestPlaces(t *testing.T) {
 	}
 	if at != 220 || !slices.Equal(b.part(alone).layout.Segments, b.Layout.Segments) {
 		t.Errorf("parts of %d rows", at)
+	}
+}
+
+// Packs are dealt evenly to ranks that compute their own, in order, and no micro-batch has more than it may.
+func TestMicroBatches(t *testing.T) {
+	for _, c := range []struct {
+		packs, ranks, micro, lanes, context int
+		want                                string
+	}{
+		{9, 1, 4, 1, 1, "4 4 1"}, {9, 2, 4, 1, 1, "2 2 2 3"}, {8, 2, 4, 1, 1, "4 4"}, {5, 2, 4, 1, 1, "2 3"},
+		{1, 2, 4, 1, 1, "1"}, {20, 2, 4, 1, 1, "3 3 4 3 3 4"}, {9, 2, 4, 2, 1, "1 2 1 2 1 2"}, {9, 2, 4, 1, 2, "4 4 1"},
+		{7, 3, 8, 1, 1, "2 2 3"}, {0, 2, 4, 1, 1, ""},
+	} {
+		tr := &Trainer{Rank: &parallel.Rank{Size: c.ranks}, Model: &model.Model{},
+			Options: Options{MicroBatch: c.micro, Interleave: c.lanes, Context: c.context}}
+		var sizes []string
+		next := 0
+		for _, micro := range tr.microBatches(make([][]Sample, c.packs)) {
+			sizes, next = append(sizes, fmt.Sprint(len(micro))), next+len(micro)
+		}
+		if got := strings.Join(sizes, " "); got != c.want || next != c.packs {
+			t.Errorf("%+v: %s", c, got)
+		}
 	}
 }

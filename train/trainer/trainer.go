@@ -72,7 +72,7 @@ type StepResult struct {
 func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 	res := StepResult{LR: t.Schedule.At(step), Tokens: CountRows(batch.Packs)}
 	rates := stepRates{step: step, scale: batch.Scale, lr: res.LR, rowScale: 1 / float64(max(res.Tokens, 1))}
-	micros := slices.Collect(slices.Chunk(batch.Packs, t.lanePacks()))
+	micros := t.microBatches(batch.Packs)
 	places := dealt(micros, t.Context, t.Rank.Dev.Definition().Segment)
 	done := make([]MicroBatch, len(places))
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
@@ -96,6 +96,22 @@ func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 	res.Loss *= batch.Scale
 	res.IndexerLoss *= rates.rowScale
 	return res
+}
+
+// microBatches cuts the packs of a step. Where ranks compute packs of their own each gets as many micro-batches as
+// another, all of as many packs but one: a rank that computed a last one alone would keep the others waiting, and pass
+// sums of gradients that little hides. Later ones are larger, as the last packs may be short.
+func (t *Trainer) microBatches(packs [][]Sample) (micros [][][]Sample) {
+	ranks := t.Rank.Size
+	if ranks < 2 || t.Context > 1 || t.Model.Stages() > 0 {
+		return slices.Collect(slices.Chunk(packs, t.lanePacks()))
+	}
+	n, most := len(packs), t.lanePacks()*ranks
+	count := min((n+most-1)/most*ranks, n)
+	for i := range count {
+		micros = append(micros, packs[i*n/count:(i+1)*n/count])
+	}
+	return micros
 }
 
 // lanes is how many a rank has.
