@@ -163,6 +163,20 @@ var rules = []rule{
 		return when(s.Pipeline.Schedule != Default().Pipeline.Schedule && n.Stages == 1 && n.Ranks != 1,
 			"is that of pipeline stages, and there is one, set parallel.stages too or leave it out")
 	}},
+	{[]string{"pipeline.chunks", "pipeline.schedule"}, func(s *Shape) string {
+		return when(s.Pipeline.Chunks != Default().Pipeline.Chunks && s.Pipeline.Schedule != "interleaved",
+			"is of pipeline.schedule = \"interleaved\", set that or leave it out")
+	}},
+	{[]string{"pipeline.schedule", "run.packs", "run.micro_batch"}, func(s *Shape) string {
+		stages := s.Parallel.Stages
+		if stages == 0 {
+			stages = s.Parallel.Ranks
+		}
+		micros := (s.Run.Packs + s.Run.MicroBatch - 1) / s.Run.MicroBatch
+		return when(s.Pipeline.Schedule == "interleaved" && s.RL.Objective == "" && micros < stages, fmt.Sprintf(
+			"takes as many micro-batches through a chunk as there are stages (%d), and the packs are %d, set more "+
+				"packs", stages, micros))
+	}},
 	{[]string{"parallel.stages", "offload.weights", "offload.activations"}, func(s *Shape) string {
 		return when(s.Parallel.Stages != 1 && (s.Offload.Weights != "all" || s.Offload.Activations),
 			"of stages the host has the optimizer's state alone, remove offload.weights and offload.activations")

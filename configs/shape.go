@@ -385,8 +385,11 @@ type Parallel struct {
 type Pipeline struct {
 	// "1f1b": one forward, one backward, so that a rank keeps no more micro-batches than there are stages from it on;
 	// "zero-bubble": gradients of weights are put off to where a rank would wait (ZB-H1), each rank keeps as many
-	// micro-batches as there are stages, and copies of what those gradients read
-	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b,zero-bubble"`
+	// micro-batches as there are stages, and copies of what those gradients read; "interleaved": each rank has several
+	// chunks of blocks, which micro-batches pass one after the other: it waits less, and keeps more micro-batches
+	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b,zero-bubble,interleaved"`
+	// of blocks, that each rank has by the interleaved schedule
+	Chunks int `toml:"chunks" default:"2" range:"[2,64]"`
 }
 
 // Offload keeps what a device does not hold in pinned memory of the host.

@@ -292,7 +292,7 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 // sendHeadGrad brings the head's share of a tied embedding from a pipeline's last rank, which has the head, to the
 // first, which has the embedding.
 func (m *Model) sendHeadGrad(r *parallel.Rank) {
-	last := len(m.stages) - 1
+	last := m.Stages() - 1
 	if m.stages == nil || m.Embed.Param != m.Head.W || !slices.ContainsFunc(m.Shards, func(s *Shard) bool {
 		return s.Param == m.Head.W
 	}) {

@@ -52,7 +52,8 @@ type Model struct {
 	copies   []updatedCopy     // of weights that the next step waits for; nil: all are there
 	scales   [2]kernels.Tensor // see UpdateScales
 	sharded  *shardedWeights   // nil: no weight is copied from other ranks
-	stages   []Stage           // of the ranks of a pipeline; nil: there is none
+	stages   []Stage           // of the ranks of a pipeline, first a chunk of each; nil: there is none
+	chunks   int               // of blocks that each rank of a pipeline has
 	first    *Model            // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
 	rank     int               // whose model this is, where weights are cut
 

@@ -41,7 +41,7 @@ type Param struct {
 	home []weightHome
 	// W is this rank's part of home: experts of expert parallel. Grad has its shape.
 	split bool
-	// Its home is one rank, which computes with it there: see [Model.PipelineStage].
+	// Its home is one rank, which computes with it there: see [Model.PipelineStages].
 	staged bool
 }
 

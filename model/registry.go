@@ -40,6 +40,7 @@ type Options struct {
 	Experts bool        // experts are cut, and computed where they lie (expert parallel)
 	Blocks  bool        // the other weights of blocks are cut, and copied to compute with them (FSDP)
 	Stages  int         // the blocks are cut into so many parts, one for each rank, which each computes alone; 0: 1
+	Chunks  int         // of blocks, that each stage has, first one of each; 0: 1
 	Weights WeightsMode // of a checkpoint's weights in codes
 	Encode  Encode      // of any weights
 	// StepFloor bounds the time steps of Nemotron-H as transformers does; see withStepFloor.

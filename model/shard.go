@@ -54,7 +54,7 @@ func (m *Model) TrainShards(rank, ranks int) {
 	sums := m.placeSums(rank)
 	bytes := kernels.ArenaBytes(kernels.F32, 1, sums)
 	largest := 0
-	tied := m.stages != nil && rank == len(m.stages)-1 && slices.ContainsFunc(list, m.tied)
+	tied := m.stages != nil && rank == m.Stages()-1 && slices.ContainsFunc(list, m.tied)
 	if tied {
 		bytes += kernels.ArenaBytes(kernels.F32, 1, m.Head.W.Elements())
 	}

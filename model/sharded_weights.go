@@ -159,7 +159,10 @@ func (m *Model) Placement() (text string) {
 	case experts:
 		text = "experts divided"
 	case m.stages != nil:
-		text = fmt.Sprintf("blocks in %d stages", len(m.stages))
+		text = fmt.Sprintf("blocks in %d stages", m.Stages())
+		if m.chunks > 1 {
+			text += fmt.Sprintf(" of %d chunks", m.chunks)
+		}
 	case sharded:
 		text = "weights sharded"
 	default:
@@ -181,6 +184,7 @@ func (m *Model) cut(o Options) error {
 			of := o.home.Params[i]
 			p.home, p.split, p.staged = of.home, of.split, of.staged
 		}
+		m.chunks = o.home.chunks
 		for _, st := range o.home.stages {
 			m.stages = append(m.stages, m.Stage(st.From, st.To))
 		}
@@ -199,7 +203,7 @@ func (m *Model) cut(o Options) error {
 			m.cutBlocks(ranks)
 		}
 		if o.Stages > 1 {
-			if err := m.cutStages(ranks, o.Stages); err != nil {
+			if err := m.cutStages(ranks, o.Stages, max(o.Chunks, 1)); err != nil {
 				return err
 			}
 		}
@@ -252,22 +256,29 @@ func (m *Model) cutBlocks(ranks []kernels.Device) {
 	}
 }
 
-// cutStages gives each rank consecutive blocks of a pipeline, so that the longest of all stages is as short as can be.
-func (m *Model) cutStages(ranks []kernels.Device, stages int) error {
+// cutStages gives each rank consecutive blocks of a pipeline, or chunks of them, so that the longest of all is as short
+// as can be.
+func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int) error {
 	if stages != len(ranks) {
 		return fmt.Errorf("parallel.stages: want 1, or one for each of %d ranks: several pipelines next to one "+
 			"another are not supported", len(ranks))
 	}
-	if stages > len(m.Blocks) {
+	switch blocks := len(m.Blocks); {
+	case stages > blocks:
 		return fmt.Errorf("parallel.stages: %d stages have a block each, and %s has %d: set 1, or at most as many",
-			stages, m.Family, len(m.Blocks))
+			stages, m.Family, blocks)
+	case stages*chunks > blocks:
+		return fmt.Errorf("pipeline.chunks: %d chunks of %d stages have a block each, and %s has %d: set fewer, or "+
+			"another pipeline.schedule", chunks, stages, m.Family, blocks)
 	}
 	if len(m.indexers) > 0 {
 		return fmt.Errorf("parallel.stages: keys that an indexer of %s has selected are not sent to the next stage: "+
 			"set 1", m.Family)
 	}
 	list, from := m.blockParams(), 0
-	for i, to := range evenStages(m.blockCosts(), stages) {
+	m.chunks = chunks
+	for i, to := range evenStages(m.blockCosts(), stages*chunks) {
+		i %= stages
 		for _, p := range slices.Concat(list[from:to]...) {
 			p.home, p.staged = []weightHome{p.newHome(i, ranks[i], p.W.Groups)}, true
 		}

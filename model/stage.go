@@ -44,18 +44,25 @@ func (m *Model) Stage(from, to int) Stage { return Stage{From: from, To: to, mod
 // blocks is the stage of all blocks.
 func (m *Model) blocks() Stage { return m.Stage(0, len(m.Blocks)) }
 
-// PipelineStage is the blocks of a rank of a pipeline. The first rank has the embedding too, the last one the head.
-func (m *Model) PipelineStage(rank int) Stage { return m.stages[rank] }
+// PipelineStages are the chunks of blocks that a rank of a pipeline has. The first rank has the embedding too, the last
+// one the head.
+func (m *Model) PipelineStages(rank int) (chunks []Stage) {
+	for i := rank; i < len(m.stages); i += m.Stages() {
+		chunks = append(chunks, m.stages[i])
+	}
+	return chunks
+}
 
 // Stages is how many ranks each compute some blocks of a step alone; 0: there is no pipeline.
-func (m *Model) Stages() int { return len(m.stages) }
+func (m *Model) Stages() int { return len(m.stages) / max(m.chunks, 1) }
 
 // stageRank is the rank of a pipeline that computes a unit.
-func (m *Model) stageRank(unit int) (rank int) {
-	for rank < len(m.stages)-1 && unit >= blockUnit(m.stages[rank].To) {
-		rank++
+func (m *Model) stageRank(unit int) int {
+	at := 0
+	for at < len(m.stages)-1 && unit >= blockUnit(m.stages[at].To) {
+		at++
 	}
-	return rank
+	return at % m.Stages()
 }
 
 // First and Last tell whether the stage begins with the embedding, and whether it ends with the head.

@@ -30,8 +30,8 @@ type drawnFamily struct {
 func TestRanksDrawn(t *testing.T) {
 	families, alone := drawnFamilies(t), map[string]string{}
 	// runs whose experts are on several ranks, those with several segments in a micro-batch, those of two lanes, and
-	// those whose packs are divided over ranks, and those of a pipeline
-	split, several, lanes, contexts, stages := 0, 0, 0, 0, 0
+	// those whose packs are divided over ranks, those of a pipeline, and of them those with chunks
+	split, several, lanes, contexts, stages, chunks := 0, 0, 0, 0, 0, 0
 	for i := 0; *drawnRuns < 0 || i < *drawnRuns; i++ {
 		rng := rand.New(rand.NewPCG(uint64(i), 4))
 		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
@@ -55,9 +55,13 @@ func TestRanksDrawn(t *testing.T) {
 			"run.recompute=" + []string{"none", "full", "auto"}[rng.IntN(3)]}
 		staged := i%4 == 3 && f.blocks > 1
 		if staged {
-			ranks = min(ranks, f.blocks)
+			by := []string{"zero-bubble", "1f1b"}[i/4%2]
+			if ranks = min(ranks, f.blocks); f.blocks >= 4 && i%3 > 0 {
+				by, ranks, micro = "interleaved", min(ranks, f.blocks/2, packs), 1
+				chunks++
+			}
 			mesh = []string{fmt.Sprintf("parallel.ranks=%d", ranks), "parallel.stages=0", mesh[2],
-				"pipeline.schedule=" + []string{"zero-bubble", "1f1b"}[i/4%2]}
+				"pipeline.schedule=" + by}
 			stages++
 		} else if f.experts >= ranks && rng.IntN(3) > 0 {
 			mesh = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks))
@@ -85,9 +89,11 @@ func TestRanksDrawn(t *testing.T) {
 			t.Errorf("draw %d, %s, %v, %v:\n%s\nwant\n%s", i, f.dir, base, mesh, got, alone[key])
 		}
 	}
-	if n := *drawnRuns; split < n/7 || several < split/3 || lanes < split/6 || contexts < n/7 || stages < n/9 {
+	if n := *drawnRuns; split < n/7 || several < split/3 || lanes < split/6 || contexts < n/7 || stages < n/9 ||
+		chunks < stages/8 {
 		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes, %d packs "+
-			"over several ranks, and %d stages: the test shows little", split, n, several, lanes, contexts, stages)
+			"over several ranks, %d stages and %d of them chunks: the test shows little", split, n, several, lanes,
+			contexts, stages, chunks)
 	}
 }
 

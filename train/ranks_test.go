@@ -131,6 +131,9 @@ func ranksCases(t *testing.T) map[string][]string {
 	}
 }
 
+// fourBlocks are enough for two chunks on each of two ranks.
+const fourBlocks = "model.config.num_hidden_layers=4"
+
 // pipelinesOf are the pipelines of a case, each settings behind its number of ranks. Without any it is refused.
 func pipelinesOf(name string) map[string]int {
 	switch name {
@@ -140,7 +143,9 @@ func pipelinesOf(name string) map[string]int {
 		return map[string]int{"pipeline.schedule=1f1b": 2}
 	case "dense lora": // has two blocks for each of two ranks
 		return map[string]int{"pipeline.schedule=1f1b": 4, "pipeline.schedule=zero-bubble": 2,
-			"pipeline.schedule=zero-bubble run.recompute=none": 2}
+			"pipeline.schedule=zero-bubble run.recompute=none": 2, "pipeline.schedule=interleaved": 2}
+	case "pairs", "stale":
+		return map[string]int{"pipeline.schedule=zero-bubble": 2, "pipeline.schedule=interleaved " + fourBlocks: 2}
 	}
 	return map[string]int{"pipeline.schedule=zero-bubble": 2}
 }
@@ -190,8 +195,12 @@ func TestRanks(t *testing.T) {
 				if name == "lora" {
 					mesh = append(mesh, "offload.host_update=0.0001")
 				}
-				if got := run(ranks, 7, mesh...); got != want {
-					t.Errorf("%d stages, %s:\n%s\nwant\n%s", ranks, pipeline, got, want)
+				alone := want
+				if strings.Contains(pipeline, fourBlocks) {
+					alone = run(1, 0, fourBlocks)
+				}
+				if got := run(ranks, 7, mesh...); got != alone {
+					t.Errorf("%d stages, %s:\n%s\nwant\n%s", ranks, pipeline, got, alone)
 				}
 			}
 			if slices.Contains(set, divided[1]) {
@@ -348,6 +357,8 @@ func TestStagesRefused(t *testing.T) {
 	for want, set := range map[string][]string{
 		"3 stages have a block each, and qwen3_moe has 2: set 1, or at most as many": {
 			"parallel.ranks=3", "parallel.stages=3"},
+		"3 chunks of 2 stages have a block each, and qwen3_moe has 4: set fewer": {fourBlocks, "parallel.ranks=2",
+			"parallel.stages=0", "pipeline.schedule=interleaved", "pipeline.chunks=3"},
 		"want 1, or one for each of 2 ranks: several pipelines": {"parallel.ranks=2", "parallel.stages=2"},
 		"keys that an indexer of glm_moe_dsa has selected are not sent to the next stage: set 1": tinyDSA(
 			"parallel.ranks=2", "parallel.stages=0"),
@@ -360,17 +371,21 @@ func TestStagesRefused(t *testing.T) {
 			s.Parallel.Stages = 4
 		}
 		err = runDevices(context.Background(), t, s, filepath.Join(t.TempDir(), "run"), delayedRanks(t, s, 0))
-		if err == nil || !strings.Contains(err.Error(), "parallel.stages: "+want) ||
+		if err == nil || !strings.Contains(err.Error(), ": "+want) ||
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	s, err := testshape.Parse([]string{"parallel.ranks=2", "parallel.stages=2", "run.packs=8"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := bubble(s); !strings.Contains(got, " 11% ") {
-		t.Errorf("2 stages, 8 micro-batches: %q", got)
+	for set, want := range map[string]string{"": " 11% ", "pipeline.schedule=interleaved": " 6% ",
+		"pipeline.schedule=zero-bubble": " 4% ", "pipeline.schedule=zero-bubble run.recompute=full": " 6% ",
+		"pipeline.schedule=zero-bubble lora.rank=2": " 11% "} { // what adapters put off is little
+		s, err := testshape.Parse(append(strings.Fields(set), "parallel.ranks=2", "parallel.stages=2", "run.packs=8"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bubble(s); !strings.Contains(got, want) {
+			t.Errorf("2 stages, 8 micro-batches, %s: %q, want%s", set, got, want)
+		}
 	}
 }
 

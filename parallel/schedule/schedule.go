@@ -13,6 +13,9 @@ const (
 	// put off to where the rank would wait (ZB-H1 of Qi et al., arXiv 2401.10241). Every rank has as many micro-batches
 	// in memory as the first one has by 1F1B
 	ZeroBubble = "zero-bubble"
+	// 1F1B of ranks that have several chunks of blocks each, which micro-batches pass one after the other: ranks wait
+	// for a chunk of the others, and not for all that they have (Narayanan et al., section 2.2)
+	Interleaved = "interleaved"
 )
 
 // Kind is what a task computes.
@@ -24,29 +27,33 @@ const (
 	Weights       // gradients of the weights
 )
 
-// Task is a micro-batch that passes the blocks of a rank.
+// Task is a micro-batch that passes blocks of a rank.
 type Task struct {
 	Kind  Kind
+	Chunk int // of the rank's blocks
 	Micro int // of the step, in the order of packs
 }
 
-// Schedule is the tasks of each rank, in order. A rank's backwards come in the order of micro-batches, as gradients are
-// sums in that order, and so do the gradients of weights that are put off.
+// Schedule is the tasks of each rank, in order. The backwards of a chunk come in the order of micro-batches, as
+// gradients are sums in that order, and so do the gradients of weights that are put off.
 type Schedule struct {
 	Name   string
+	Chunks int // of each rank
 	Micros int
 	Ranks  [][]Task
 }
 
-// New is the schedule of a name.
-func New(name string, ranks, micros int) Schedule {
-	s := Schedule{Name: name, Micros: micros}
+// New is the schedule of a name. Ranks have several chunks where it is [Interleaved].
+func New(name string, ranks, chunks, micros int) Schedule {
+	s := Schedule{Name: name, Chunks: chunks, Micros: micros}
 	for rank := range ranks {
 		switch name {
 		case OneF1B:
 			s.Ranks = append(s.Ranks, oneF1B(ranks-1-rank, micros))
 		case ZeroBubble:
 			s.Ranks = append(s.Ranks, putOff(oneF1B(ranks-1-rank, micros), rank))
+		case Interleaved:
+			s.Ranks = append(s.Ranks, interleaved(ranks, rank, chunks, micros))
 		default:
 			panic(fmt.Sprintf("schedule: there is no %s", name))
 		}
@@ -64,6 +71,32 @@ func oneF1B(below, micros int) (tasks []Task) {
 		}
 		if i >= ahead {
 			tasks = append(tasks, Task{Kind: Backward, Micro: i - ahead})
+		}
+	}
+	return tasks
+}
+
+// interleaved is the tasks of a rank with chunks: groups of as many micro-batches as there are ranks pass all chunks.
+// The rank has as many forwards ahead as it takes until a backward reaches it; then a forward and a backward alternate.
+// What is not of a step, in a last group that is not full, is left out.
+func interleaved(ranks, rank, chunks, micros int) (tasks []Task) {
+	all := (micros + ranks - 1) / ranks * ranks * chunks
+	task := func(kind Kind, i int) {
+		t := Task{Kind: kind, Chunk: i / ranks % chunks, Micro: i/(ranks*chunks)*ranks + i%ranks}
+		if kind == Backward {
+			t.Chunk = chunks - 1 - t.Chunk
+		}
+		if t.Micro < micros {
+			tasks = append(tasks, t)
+		}
+	}
+	ahead := min(2*(ranks-1-rank)+(chunks-1)*ranks, all)
+	for i := range all + ahead {
+		if i < all {
+			task(Forward, i)
+		}
+		if i >= ahead {
+			task(Backward, i-ahead)
 		}
 	}
 	return tasks
@@ -87,12 +120,12 @@ func putOff(tasks []Task, by int) (parted []Task) {
 // PutsOff tells whether backwards leave the gradients of weights to tasks of their own.
 func (s Schedule) PutsOff() bool { return s.Name == ZeroBubble }
 
-// InFlight is the most micro-batches of which a rank keeps something for gradients at one time.
-func (s Schedule) InFlight(rank int) int {
+// InFlight is the most micro-batches of which a chunk of a rank keeps something for gradients at one time.
+func (s Schedule) InFlight(rank, chunk int) int {
 	if s.PutsOff() {
-		return s.most(rank, Forward, Weights)
+		return s.most(rank, chunk, Forward, Weights)
 	}
-	return s.most(rank, Forward, Backward)
+	return s.most(rank, chunk, Forward, Backward)
 }
 
 // InWaiting is the most micro-batches whose gradients of weights a rank has put off at one time.
@@ -100,18 +133,18 @@ func (s Schedule) InWaiting(rank int) int {
 	if !s.PutsOff() {
 		return 0
 	}
-	return s.most(rank, Backward, Weights)
+	return s.most(rank, 0, Backward, Weights)
 }
 
-// most is of how many micro-batches one task has been computed at one time, and the other not.
-func (s Schedule) most(rank int, one, other Kind) (most int) {
+// most is of how many micro-batches one task of a chunk has been computed at one time, and the other not.
+func (s Schedule) most(rank, chunk int, one, other Kind) (most int) {
 	n := 0
 	for _, t := range s.Ranks[rank] {
-		switch t.Kind {
-		case one:
+		switch t {
+		case Task{one, chunk, t.Micro}:
 			n++
 			most = max(most, n)
-		case other:
+		case Task{other, chunk, t.Micro}:
 			n--
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -14,9 +15,9 @@ var update = flag.Bool("update", false, "write the grids of testdata")
 
 // Schedules are the grids that people have read.
 func TestGrids(t *testing.T) {
-	for _, name := range []string{OneF1B, ZeroBubble} {
+	for name, chunks := range map[string]int{OneF1B: 1, ZeroBubble: 1, Interleaved: 2} {
 		for _, ranks := range []int{2, 4, 8} {
-			got, err := grid(New(name, ranks, 8), Usual)
+			got, err := grid(New(name, ranks, chunks, 8), Usual)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -37,7 +38,8 @@ func TestGrids(t *testing.T) {
 	}
 }
 
-// grid shows a schedule: ranks down, a unit of time in each column, and the bubble below.
+// grid shows a schedule: ranks down, a unit of time in each column, and the bubble below. A rank's second chunk has
+// small letters.
 func grid(s Schedule, c Costs) (string, error) {
 	spans, err := s.Simulate(c)
 	if err != nil {
@@ -50,7 +52,8 @@ func grid(s Schedule, c Costs) (string, error) {
 		at := 0
 		for _, sp := range list {
 			text.WriteString(strings.Repeat("  .", sp.From-at))
-			text.WriteString(strings.Repeat(fmt.Sprintf(" %c%d", "FBW"[sp.Kind], sp.Micro), sp.To-sp.From))
+			letter := []string{"FBW", "fbw"}[sp.Chunk][sp.Kind]
+			text.WriteString(strings.Repeat(fmt.Sprintf(" %c%d", letter, sp.Micro), sp.To-sp.From))
 			at = sp.To
 		}
 		text.WriteByte('\n')
@@ -64,14 +67,14 @@ func grid(s Schedule, c Costs) (string, error) {
 func TestSchedules(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
 		for micros := 1; micros <= 20; micros++ {
-			s, zero := New(OneF1B, ranks, micros), New(ZeroBubble, ranks, micros)
+			s, zero := New(OneF1B, ranks, 1, micros), New(ZeroBubble, ranks, 1, micros)
 			checkTasks(t, s, Forward, Backward)
 			checkTasks(t, zero, Forward, Backward, Weights)
 			for rank := range ranks {
-				if n := s.InFlight(rank); n != min(ranks-rank, micros) || s.InWaiting(rank) != 0 {
+				if n := s.InFlight(rank, 0); n != min(ranks-rank, micros) || s.InWaiting(rank) != 0 {
 					t.Errorf("%d ranks, %d micro-batches: %d in flight on rank %d", ranks, micros, n, rank)
 				}
-				n, waiting := zero.InFlight(rank), zero.InWaiting(rank)
+				n, waiting := zero.InFlight(rank, 0), zero.InWaiting(rank)
 				if n != min(ranks, micros) || waiting != min(rank+1, micros) {
 					t.Errorf("%d ranks, %d micro-batches: %d in flight and %d put off on rank %d", ranks, micros, n,
 						waiting, rank)
@@ -94,31 +97,90 @@ func checkBubble(t *testing.T, s Schedule, want float64) {
 	}
 }
 
-// checkTasks holds that each micro-batch passes each rank once in tasks of these kinds, in order.
+// Ranks with chunks wait as many times less as they have chunks, where groups of micro-batches are full; and as many
+// micro-batches as two groups have keep as much as any number.
+func TestInterleaved(t *testing.T) {
+	for ranks := 2; ranks <= 9; ranks++ {
+		for chunks := 2; chunks <= 4; chunks++ {
+			for micros := 1; micros <= 20; micros++ {
+				s, wait := New(Interleaved, ranks, chunks, micros), float64(ranks-1)
+				checkTasks(t, s, Forward, Backward)
+				checkMessages(t, s)
+				want := wait / (float64(chunks*micros) + wait)
+				if micros%ranks == 0 {
+					checkBubble(t, s, want)
+				} else if got := s.Bubble(Usual); got < want {
+					t.Errorf("%d ranks, %d chunks, %d micro-batches: bubble %v, want at least %v", ranks, chunks,
+						micros, got, want)
+				}
+			}
+			few, many := New(Interleaved, ranks, chunks, 2*ranks), New(Interleaved, ranks, chunks, 6*ranks-1)
+			for rank := range ranks {
+				for chunk := range chunks {
+					if a, b := few.InFlight(rank, chunk), many.InFlight(rank, chunk); a != b {
+						t.Errorf("rank %d of %d, chunk %d of %d: %d in flight, of more micro-batches %d", rank, ranks,
+							chunk, chunks, a, b)
+					}
+				}
+			}
+		}
+	}
+}
+
+// checkTasks holds that each micro-batch passes each chunk of each rank once in tasks of these kinds, in order.
 func checkTasks(t *testing.T, s Schedule, kinds ...Kind) {
 	t.Helper()
 	for rank, tasks := range s.Ranks {
-		next := map[Kind]int{}
+		next := map[Task]int{} // of a kind and chunk
 		for _, task := range tasks {
-			if next[task.Kind] != task.Micro {
-				t.Fatalf("%s, rank %d: %v comes where micro-batch %d is next", s.Name, rank, task, next[task.Kind])
+			of := Task{Kind: task.Kind, Chunk: task.Chunk}
+			if next[of] != task.Micro {
+				t.Fatalf("%s, rank %d: %v comes where micro-batch %d is next", s.Name, rank, task, next[of])
 			}
-			next[task.Kind]++
+			next[of]++
 		}
-		for _, k := range kinds {
-			if next[k] != s.Micros {
-				t.Fatalf("%s, rank %d: %d of %d micro-batches in tasks of kind %d", s.Name, rank, next[k], s.Micros, k)
+		for of, n := range next {
+			if n != s.Micros || of.Chunk >= s.Chunks || !slices.Contains(kinds, of.Kind) {
+				t.Fatalf("%s, rank %d: %d of %d micro-batches in tasks as %v", s.Name, rank, n, s.Micros, of)
 			}
 		}
-		if len(next) != len(kinds) {
+		if len(next) != len(kinds)*s.Chunks {
 			t.Fatalf("%s, rank %d: kinds of tasks %v", s.Name, rank, next)
+		}
+	}
+}
+
+// checkMessages holds that a rank receives from another in the order in which that one sends: of two ranks each sends
+// the other rows and gradients.
+func checkMessages(t *testing.T, s Schedule) {
+	t.Helper()
+	type pair struct{ from, to int }
+	sent, received := map[pair][]work{}, map[pair][]work{}
+	for rank, tasks := range s.Ranks {
+		for _, task := range tasks {
+			for _, w := range s.after(rank, task) {
+				if w.rank != rank {
+					received[pair{w.rank, rank}] = append(received[pair{w.rank, rank}], w)
+				}
+			}
+		}
+	}
+	for p, list := range received {
+		for _, task := range s.Ranks[p.from] {
+			if w := (work{task, p.from}); slices.Contains(list, w) {
+				sent[p] = append(sent[p], w)
+			}
+		}
+		if !slices.Equal(sent[p], list) {
+			t.Errorf("%d ranks, %d chunks, %d micro-batches: rank %d sends %v, rank %d receives %v", len(s.Ranks),
+				s.Chunks, s.Micros, p.from, sent[p], p.to, list)
 		}
 	}
 }
 
 // Ranks that wait for one another are an error.
 func TestDeadlock(t *testing.T) {
-	s := New(OneF1B, 2, 2)
+	s := New(OneF1B, 2, 1, 2)
 	s.Ranks[1][0], s.Ranks[1][1] = s.Ranks[1][1], s.Ranks[1][0]
 	if _, err := s.Simulate(Usual); err == nil {
 		t.Error("a backward before its forward is carried out")

@@ -66,21 +66,31 @@ type work struct {
 	rank int
 }
 
-// begins is when what a task reads is there; not ready: it has not been computed.
-func (s Schedule) begins(rank int, t Task, done map[work]int) (at int, ready bool) {
-	var after []work
-	switch {
-	case t.Kind == Forward && rank > 0:
-		after = append(after, work{t, rank - 1})
-	case t.Kind == Weights:
-		after = append(after, work{Task{Backward, t.Micro}, rank})
-	case t.Kind == Backward:
-		after = append(after, work{Task{Forward, t.Micro}, rank})
-		if rank < len(s.Ranks)-1 {
+// after is the work whose results a task reads.
+func (s Schedule) after(rank int, t Task) (after []work) {
+	switch last := len(s.Ranks) - 1; t.Kind {
+	case Forward:
+		if rank > 0 {
+			after = append(after, work{t, rank - 1})
+		} else if t.Chunk > 0 {
+			after = append(after, work{Task{Forward, t.Chunk - 1, t.Micro}, last})
+		}
+	case Weights:
+		after = append(after, work{Task{Backward, t.Chunk, t.Micro}, rank})
+	case Backward:
+		after = append(after, work{Task{Forward, t.Chunk, t.Micro}, rank})
+		if rank < last {
 			after = append(after, work{t, rank + 1})
+		} else if t.Chunk < s.Chunks-1 {
+			after = append(after, work{Task{Backward, t.Chunk + 1, t.Micro}, 0})
 		}
 	}
-	for _, w := range after {
+	return after
+}
+
+// begins is when what a task reads is there; not ready: it has not been computed.
+func (s Schedule) begins(rank int, t Task, done map[work]int) (at int, ready bool) {
+	for _, w := range s.after(rank, t) {
 		end, ok := done[w]
 		if !ok {
 			return 0, false

@@ -326,19 +326,20 @@ func (p *Plan) purposes(n Memory) []Purpose {
 // blockInputs is the bytes of the inputs of a rank's blocks that its lanes keep on the device.
 func (p *Plan) blockInputs(rank int) int {
 	r := p.ranks()[rank]
-	lanes, blocks, packs := r.AllLanes(), len(p.Model.Blocks), min(p.packs(), p.s.Run.MicroBatch)
-	if p.Model.Stages() > 0 { // whose first lane has no micro-batch
-		st := p.Model.PipelineStage(rank)
-		lanes, blocks = lanes[1:1+tasks(p.s, p.packs()).InFlight(rank)], st.To-st.From
+	blocks, packs := 0, min(p.packs(), p.s.Run.MicroBatch)
+	if p.Model.Stages() > 0 {
+		for i, chunk := range p.Model.PipelineStages(rank) {
+			blocks += (chunk.To - chunk.From) * tasks(p.s, p.packs()).InFlight(rank, i)
+		}
 	} else {
 		packs = trainer.New(r, p.models()[rank], trainer.Options{MicroBatch: p.s.Run.MicroBatch,
 			Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context}).SharePacks(p.packs())
-	}
-	rows := 0
-	for _, lane := range lanes {
-		if lane.Stack.Peak() > 0 {
-			rows += packs * p.s.Data.PackRows / p.s.Parallel.Context
+		for _, lane := range r.AllLanes() {
+			if lane.Stack.Peak() > 0 {
+				blocks += len(p.Model.Blocks)
+			}
 		}
 	}
+	rows := packs * p.s.Data.PackRows / p.s.Parallel.Context
 	return blocks*kernels.ArenaBytes(p.Model.DType, rows, p.Model.Hidden) - pinnedPeak(r)
 }

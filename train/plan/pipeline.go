@@ -4,6 +4,7 @@ import (
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/parallel/schedule"
+	"lockstep/train/setup"
 	"lockstep/train/trainer"
 )
 
@@ -11,12 +12,25 @@ import (
 // by schedule while they pass. Ranks have been counted.
 func Bubble(s *configs.Shape) (micros int, share float64) {
 	by := tasks(s, s.Run.Packs)
-	return by.Micros, by.Bubble(schedule.Usual)
+	return by.Micros, by.Bubble(costs(s))
 }
 
 // tasks is the schedule of a step of so many packs.
 func tasks(s *configs.Shape, packs int) schedule.Schedule {
-	return schedule.New(s.Pipeline.Schedule, s.Parallel.Stages, (packs+s.Run.MicroBatch-1)/s.Run.MicroBatch)
+	return schedule.New(s.Pipeline.Schedule, s.Parallel.Stages, setup.Chunks(s),
+		(packs+s.Run.MicroBatch-1)/s.Run.MicroBatch)
+}
+
+// costs are what tasks take: frozen weights have no gradient, and full recompute runs each forward again.
+func costs(s *configs.Shape) schedule.Costs {
+	c := schedule.Usual
+	if s.LoRA.On() {
+		c.Weights = 0
+	}
+	if s.Run.Recompute == "full" {
+		c.Backward += c.Forward
+	}
+	return c
 }
 
 // longestStage is the work of a pipeline's step: of its longest stage, with the longest update, which may be that of

@@ -67,7 +67,7 @@ func TestPlanOfPipeline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	share := schedule.New(schedule.OneF1B, 4, 6).Bubble(schedule.Usual)
+	share := schedule.New(schedule.OneF1B, 4, 1, 6).Bubble(schedule.Usual)
 	if a, b := step.Parts[0], step.Parts[1]; a.Name != "arithmetic" || math.Abs(a.Seconds-6*longest) > 1e-9 ||
 		b.Name != "bubble" || math.Abs(b.Seconds/(a.Seconds+b.Seconds)-share) > 1e-9 {
 		t.Errorf("%v, want %g s of arithmetic and a bubble of %g", step.Parts, 6*longest, share)
@@ -105,7 +105,7 @@ func checkFullest(t *testing.T, p *Plan) {
 		t.Fatal(err)
 	}
 	i := p.fullest()
-	st, flight := p.Model.PipelineStage(i), p.Model.Stages()-i // of 6 micro-batches
+	st, flight := p.Model.PipelineStages(i)[0], p.Model.Stages()-i // of 6 micro-batches
 	of := map[string]int{}
 	for _, purpose := range p.purposes(n) {
 		of[purpose.Name] = purpose.Bytes

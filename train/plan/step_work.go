@@ -6,7 +6,6 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels/meta"
-	"lockstep/parallel/schedule"
 	"lockstep/train/setup"
 	"lockstep/train/trainer"
 )
@@ -31,7 +30,7 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks)}
 	var w trainer.StepWork
 	if p.Model.Stages() > 0 {
-		w, m.bubble = p.longestStage(c, o, packs), tasks(s, packs).Bubble(schedule.Usual)
+		w, m.bubble = p.longestStage(c, o, packs), tasks(s, packs).Bubble(costs(s))
 	} else {
 		w = t.StepWork(packs, s.Data.PackRows)
 	}

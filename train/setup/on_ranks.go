@@ -8,6 +8,7 @@ import (
 	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/parallel/schedule"
 	"lockstep/serve"
 )
 
@@ -73,4 +74,12 @@ func OnShape(path string, set []string, broken kernels.Break, body func(s serve.
 func CutBy(o *model.Options, p configs.Parallel, ranks []kernels.Device) {
 	o.Ranks, o.Experts, o.Blocks = ranks, p.Experts > 1, p.Weights == "sharded"
 	o.Stages = p.Stages
+}
+
+// Chunks is how many chunks of blocks a stage of a shape has.
+func Chunks(s *configs.Shape) int {
+	if s.Pipeline.Schedule == schedule.Interleaved {
+		return s.Pipeline.Chunks
+	}
+	return 1
 }

@@ -82,6 +82,7 @@ func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 		o.Weights = model.KeepWeights
 	}
 	CutBy(&o, s.Parallel, ranks)
+	o.Chunks = Chunks(s)
 	return o
 }
 

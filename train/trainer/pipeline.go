@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
@@ -12,19 +14,22 @@ import (
 type pipeline struct {
 	t        *Trainer
 	m        *model.Model
-	st       model.Stage
+	chunks   []model.Stage // that the rank has
 	by       stepRates
 	tasks    schedule.Schedule
 	of       []batchPart // the micro-batches
 	first    []int       // row of the step of each
 	done     []MicroBatch
-	inFlight map[int]*inFlight // by micro-batch
-	free     []*inFlight       // that have no micro-batch any more, the first to end first
-	copies   []*kernels.Arena  // empty ones, for gradients of weights that are put off
+	inFlight map[passing]*inFlight
+	free     [][]*inFlight    // by chunk: that have no micro-batch any more, the first to end first
+	copies   []*kernels.Arena // empty ones, for gradients of weights that are put off
 }
 
-// inFlight is a micro-batch between its forward and its backward, and the lane that has its memory: the first to come
-// is the first to go, which no stack can do.
+// passing is a micro-batch in a chunk of blocks.
+type passing struct{ chunk, micro int }
+
+// inFlight is a micro-batch between a chunk's forward and its gradients, and the lane that has its memory: the first to
+// come is the first to go, which no stack can do.
 type inFlight struct {
 	lane  *parallel.Rank
 	empty kernels.Mark
@@ -40,25 +45,19 @@ func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by stepRates, mi
 	// all ranks take part in the broadcasts and barriers of every unit of a deferred update, so none can be left to the
 	// forward of its stage, which waits for other ranks
 	m.UseAll(r)
-	p := pipeline{t: t, m: m, st: m.PipelineStage(r.ID), by: by, of: micros, done: done, inFlight: map[int]*inFlight{},
-		tasks: schedule.New(t.PipelineSchedule, m.Stages(), len(micros))}
+	p := pipeline{t: t, m: m, chunks: m.PipelineStages(r.ID), by: by, of: micros, done: done,
+		inFlight: map[passing]*inFlight{}}
+	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), len(micros))
 	row := 0
 	for i, b := range micros {
 		p.first = append(p.first, row)
 		row += b.rows()
-		if p.st.Last() {
+		if r.ID == m.Stages()-1 {
 			own = append(own, i)
 			done[i] = MicroBatch{batchPart: b, logprob: r.Stack.New(kernels.F32, 1, b.rows())}
 		}
 	}
-	n := 1 + p.tasks.InFlight(r.ID)
-	for i, lane := range r.Lanes(n + p.tasks.InWaiting(r.ID))[1:] {
-		if i < n-1 {
-			p.free = append(p.free, &inFlight{lane: lane, empty: lane.Stack.Mark()})
-		} else {
-			p.copies = append(p.copies, lane.Stack)
-		}
-	}
+	p.openLanes(r)
 	for _, task := range p.tasks.Ranks[r.ID] {
 		switch task.Kind {
 		case schedule.Forward:
@@ -69,10 +68,36 @@ func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by stepRates, mi
 			p.weights(task)
 		}
 	}
-	for _, f := range p.free {
+	for _, f := range slices.Concat(p.free...) {
 		f.clear()
 	}
 	return own
+}
+
+// openLanes gives each chunk as many lanes as it has micro-batches in flight, and gradients that are put off their
+// arenas. The rank's own stack has what stays for the step.
+func (p *pipeline) openLanes(r *parallel.Rank) {
+	last := 1
+	more := func(n int) []*parallel.Rank {
+		last += n
+		return r.Lanes(last)[last-n:]
+	}
+	for i := range p.chunks {
+		var free []*inFlight
+		for _, lane := range more(p.tasks.InFlight(r.ID, i)) {
+			free = append(free, &inFlight{lane: lane, empty: lane.Stack.Mark()})
+		}
+		p.free = append(p.free, free)
+	}
+	for _, lane := range more(p.tasks.InWaiting(r.ID)) {
+		p.copies = append(p.copies, lane.Stack)
+	}
+}
+
+// neighbours are the ranks of the blocks before and behind those of a task.
+func (p *pipeline) neighbours(r *parallel.Rank) (before, behind int) {
+	n := p.m.Stages()
+	return (r.ID + n - 1) % n, (r.ID + 1) % n
 }
 
 // clear empties the lane, when the other ranks have taken what was sent from it.
@@ -89,50 +114,55 @@ func (f *inFlight) clear() {
 
 // forward takes a micro-batch to the next rank.
 func (p *pipeline) forward(task schedule.Task) {
-	f, b := p.free[0], p.of[task.Micro]
-	p.free = p.free[1:]
-	p.inFlight[task.Micro] = f
+	st, free, b := p.chunks[task.Chunk], &p.free[task.Chunk], p.of[task.Micro]
+	f := (*free)[0]
+	*free = (*free)[1:]
+	p.inFlight[passing{task.Chunk, task.Micro}] = f
 	f.clear()
 	r := f.lane
-	r.Count(parallel.Tally{Rows: b.rows()})
+	before, behind := p.neighbours(r)
+	if task.Chunk == 0 {
+		r.Count(parallel.Tally{Rows: b.rows()})
+	}
 	on := b.upload(r)
 	on.Dropout = p.m.DropoutAt(p.by.step, p.first[task.Micro]+b.from)
 	f.pass = &model.Pass{Batch: on, D: r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)}
-	if !p.st.First() {
+	if !st.First() {
 		f.pass.X = r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)
-		f.receive(r.ID-1, f.pass.X)
+		f.receive(before, f.pass.X)
 	}
-	if p.st.Last() {
+	if st.Last() {
 		f.pass.LogProb, f.pass.Targets = p.done[task.Micro].logprob, b.targets(r)
 		f.pass.Loss = p.t.loss(r, f.pass.LogProb, b)
 	}
-	p.st.StepForward(r, f.pass, p.t.Keep)
-	if !p.st.Last() {
-		f.send(r.ID+1, f.pass.X)
+	st.StepForward(r, f.pass, p.t.Keep)
+	if !st.Last() {
+		f.send(behind, f.pass.X)
 	}
 }
 
 // backward takes the gradient of a micro-batch's rows to the rank before.
 func (p *pipeline) backward(task schedule.Task) {
-	f := p.inFlight[task.Micro]
-	if !p.st.Last() {
-		f.receive(f.lane.ID+1, f.pass.D)
+	st, f := p.chunks[task.Chunk], p.inFlight[passing{task.Chunk, task.Micro}]
+	before, behind := p.neighbours(f.lane)
+	if !st.Last() {
+		f.receive(behind, f.pass.D)
 	}
 	if p.tasks.PutsOff() {
-		f.later = f.lane.PutOff(p.copies[0], func() { p.st.StepBackward(f.lane, f.pass) })
+		f.later = f.lane.PutOff(p.copies[0], func() { st.StepBackward(f.lane, f.pass) })
 		p.copies = p.copies[1:]
 	} else {
-		p.st.StepBackward(f.lane, f.pass)
+		st.StepBackward(f.lane, f.pass)
 		p.end(task)
 	}
-	if !p.st.First() {
-		f.send(f.lane.ID-1, f.pass.D)
+	if !st.First() {
+		f.send(before, f.pass.D)
 	}
 }
 
 // weights computes the gradients of weights that the backward of a micro-batch has put off.
 func (p *pipeline) weights(task schedule.Task) {
-	f := p.inFlight[task.Micro]
+	f := p.inFlight[passing{task.Chunk, task.Micro}]
 	f.later.Compute(f.lane)
 	p.copies = append(p.copies, f.later.Copies)
 	p.end(task)
@@ -140,8 +170,9 @@ func (p *pipeline) weights(task schedule.Task) {
 
 // end gives the lane of a micro-batch back.
 func (p *pipeline) end(task schedule.Task) {
-	p.free = append(p.free, p.inFlight[task.Micro])
-	delete(p.inFlight, task.Micro)
+	at := passing{task.Chunk, task.Micro}
+	p.free[task.Chunk] = append(p.free[task.Chunk], p.inFlight[at])
+	delete(p.inFlight, at)
 }
 
 // receive brings rows of another rank, or their gradients, and makes what is enqueued next wait for them.
