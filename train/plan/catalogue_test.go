@@ -42,6 +42,7 @@ var publishedSizes = map[string]struct{ total, active float64 }{
 	"Qwen3-235B-A22B":         {235, 22},
 	"Qwen3.5-27B":             {27, 27},
 	"Qwen3.5-35B-A3B":         {total: 35},
+	"Qwen3.5-397B-A17B":       {total: 397},
 }
 
 // notBuilt are families that a config.json of the catalogue has and that no file of model builds yet.

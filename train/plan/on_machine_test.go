@@ -169,22 +169,29 @@ func TestLargeModels(t *testing.T) {
 	b.WriteString("By plan, not run. LoRA of rank 16 with full recompute, 2 packs of 4,096 tokens a rank and step, " +
 		"experts divided, other\nweights sharded, two-batch overlap: GiB a card of what a run may take; tokens/s; " +
 		"longest sequence, one a lane.\n\n")
-	form := "%-26s%-8s%9s%9s%9s%9s%7s%7s%10s%10s  %s\n"
-	fmt.Fprintf(&b, form, "model", "machine", "experts", "weights", "inputs", "work", "sum", "of", "tokens/s",
+	form := "%-26s%-8s%9s%9s%9s%9s%7s%7s%7s%10s%10s  %s\n"
+	fmt.Fprintf(&b, form, "model", "machine", "experts", "weights", "inputs", "work", "sum", "of", "host", "tokens/s",
 		"longest", "")
-	for _, c := range []struct{ shape, machine, weights string }{
-		{"glm5.2-lora", "8xH200", "int4"}, {"glm5.2-lora", "8xB200", "int4"}, {"glm5.2-lora", "8xH200", "fp8"},
-		{"kimi-k2.5-lora", "8xH200", "int4"}, {"kimi-k2.5-lora", "8xB200", "fp8"},
-		{"qwen3-235b-lora", "8xH200", "auto"}, {"qwen3-235b-lora", "2xH200", "auto"},
-		{"qwen3-235b-lora", "2xH200", "int4"}, {"qwen3-30b-a3b", "2xH200", "auto"},
+	const host, next = "offload.weights=auto", "model.catalogue=Qwen3.5-397B-A17B"
+	for _, c := range []struct {
+		shape, machine, weights string
+		more                    []string
+	}{
+		{"glm5.2-lora", "8xH200", "int4", nil}, {"glm5.2-lora", "8xB200", "int4", nil},
+		{"glm5.2-lora", "8xH200", "fp8", nil}, {"glm5.2-lora", "2xH200", "int4", []string{host}},
+		{"kimi-k2.5-lora", "8xH200", "int4", nil}, {"kimi-k2.5-lora", "8xB200", "fp8", nil},
+		{"qwen3-235b-lora", "8xH200", "auto", []string{next, "run.name=qwen3.5-397b-lora"}},
+		{"qwen3-235b-lora", "8xH200", "auto", nil}, {"qwen3-235b-lora", "2xH200", "auto", nil},
+		{"qwen3-235b-lora", "2xH200", "auto", []string{host}},
+		{"qwen3-235b-lora", "2xH200", "int4", nil}, {"qwen3-30b-a3b", "2xH200", "auto", nil},
 	} {
 		m, err := configs.LoadMachine(c.machine)
 		if err != nil {
 			t.Fatal(err)
 		}
 		o, err := For(func(set ...string) (*configs.Shape, error) {
-			return configs.Load("../../configs/"+c.shape+".toml", append(set, "model.weights="+c.weights,
-				fmt.Sprintf("run.packs=%d", 2*m.Cards), "run.recompute=full"))
+			return configs.Load("../../configs/"+c.shape+".toml", slices.Concat(set, c.more, []string{
+				"model.weights=" + c.weights, fmt.Sprintf("run.packs=%d", 2*m.Cards), "run.recompute=full"}))
 		}, m, []string{fmt.Sprintf("ranks=%d", m.Cards), "experts=0", "weights=sharded", "interleave=2"})
 		if err != nil {
 			t.Fatal(err)
@@ -201,13 +208,13 @@ func TestLargeModels(t *testing.T) {
 		if !m.Measured {
 			note = "unmeasured"
 		}
-		name := c.shape
+		name, _, _ := strings.Cut(o.Model, ":")
 		if c.weights != "auto" {
 			name += " " + c.weights
 		}
 		fmt.Fprintf(&b, form, name, c.machine, shortGiB(of["experts"]), shortGiB(of["other weights"]),
 			shortGiB(of["block inputs"]), shortGiB(of["blocks at work"]), shortGiB(mesh.Bytes),
-			shortGiB(mesh.Available), speed, longest, note)
+			shortGiB(mesh.Available), shortGiB(mesh.Host), speed, longest, note)
 	}
 	const path = "testdata/large_models.txt"
 	if *update {
