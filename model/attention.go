@@ -82,7 +82,7 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 func (s *AttentionSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
 	a := s.layer
 	dout := a.O.Backward(r, dy, nil, b.Segments, &s.OIn)
-	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
+	dqkv := r.GradStack().New(dy.DType, dy.Rows, s.QKV.Cols)
 	q, gate, k, v := a.split(s.QKV)
 	dq, dgate, dk, dv := a.split(dqkv)
 	if a.Gated {

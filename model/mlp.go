@@ -66,7 +66,7 @@ func (m *MLP) forwardOf(r *parallel.Rank, rows int, use inputUse, x func() kerne
 func (s *MLPSaved) backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups) kernels.Tensor {
 	m := s.layer
 	dh := m.Down.Backward(r, dy, g, rows, &s.DownIn)
-	dgu := r.Stack.New(dy.DType, dy.Rows, s.GateUp.Cols)
+	dgu := r.GradStack().New(dy.DType, dy.Rows, s.GateUp.Cols)
 	m.Act.Backward(r.Dev, dgu, dh, s.GateUp)
 	return m.GateUp.Backward(r, dgu, g, rows, &s.GateUpIn)
 }

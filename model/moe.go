@@ -105,7 +105,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) (dx
 		s.exchange.backward(r, dx, dweights, s.exchange.allGradients(r, dout), s.Y, &s.Experts)
 		return dx, dweights
 	}
-	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
+	dy := r.GradStack().New(dout.DType, s.Y.Rows, s.Y.Cols)
 	r.Dev.CombineBackward(dy, dweights, dout, s.Y, w, kernels.Tensor{}, s.Plan.RowOf)
 	dxs := s.Experts.backward(r, dy, &s.Plan.Groups, b.segmentsOf(&s.Plan.Groups))
 	dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)

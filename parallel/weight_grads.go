@@ -4,7 +4,7 @@ import "lockstep/kernels"
 
 // WeightGrads are gradients of weights that a backward pass has put off, so that the gradient of its input is there
 // sooner (Qi et al., arXiv 2401.10241). What the pass overwrites or releases they have copies of, in an arena of their
-// own: dy always, x where forward has not kept it.
+// own: dy where it was not taken from there, x where forward has not kept it.
 type WeightGrads struct {
 	Copies *kernels.Arena
 	empty  kernels.Mark
@@ -27,6 +27,15 @@ func (r *Rank) PutOff(copies *kernels.Arena, backward func()) *WeightGrads {
 	return r.putOff
 }
 
+// GradStack is where a backward pass takes memory for a dy that it does not overwrite: the stack, or where gradients
+// are put off their arena, so that they need no copy.
+func (r *Rank) GradStack() *kernels.Arena {
+	if r.putOff != nil {
+		return r.putOff.Copies
+	}
+	return r.Stack
+}
+
 // PutsOff tells whether gradients of weights are put off, so that what forward has kept is not to be released.
 func (r *Rank) PutsOff() bool { return r.putOff != nil }
 
@@ -37,7 +46,10 @@ func (r *Rank) WeightGrad(dw, dy, x kernels.Tensor, rows *kernels.Groups) {
 		r.Dev.WeightGrad(dw, dy, x, rows)
 		return
 	}
-	of := weightGrad{dw: dw, dy: w.copy(r, dy), x: x, rows: *rows}
+	of := weightGrad{dw: dw, dy: dy, x: x, rows: *rows}
+	if !w.Copies.Below(w.Copies.Mark(), dy) {
+		of.dy = w.copy(r, dy)
+	}
 	for _, t := range []*kernels.Tensor{&of.x, &of.rows.Offsets} {
 		if !t.IsNil() && !r.Stack.Below(w.kept, *t) {
 			*t = w.copy(r, *t)
