@@ -286,7 +286,7 @@ func TestRanksChange(t *testing.T) {
 				} else if s.Data.EvalSamples = 0; ranks == 4 && name != "dapo" {
 					s.Parallel.Experts = 4
 				} else if ranks == 2 && name != "dapo" {
-					s.Parallel.Stages = 2
+					s.Parallel.Stages, s.Pipeline.Schedule = 2, "zero-bubble"
 				}
 				return s
 			}

@@ -69,8 +69,13 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 		meshes = [][]string{prefixed(given)}
 	}
 	on := []string{"device.kind=" + machine.Device}
+	unstaged := on // of all meshes but the pipeline, which alone has a schedule
+	if len(given) == 0 {
+		unstaged = append(unstaged, "parallel.stages=1", "pipeline.schedule="+configs.Default().Pipeline.Schedule,
+			fmt.Sprintf("pipeline.chunks=%d", configs.Default().Pipeline.Chunks))
+	}
 	for _, set := range meshes {
-		s, err := shape(slices.Concat(on, set)...)
+		s, err := shape(slices.Concat(unstaged, set)...)
 		if err == nil && s.Parallel.Ranks > machine.Cards && machine.Device != "cpu" {
 			err = fmt.Errorf("parallel.ranks: %d ranks take a card each, and %s has %d", s.Parallel.Ranks, machine.Name,
 				machine.Cards)
@@ -89,7 +94,7 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 		}
 	}
 	if len(given) == 0 {
-		o.planContexts(shape, on)
+		o.planContexts(shape, unstaged)
 		o.planPipeline(shape, on)
 	}
 	if len(o.Meshes) == 0 {
@@ -105,9 +110,9 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 		if o.Meshes[0].Context > 1 {
 			meshes = append(meshes, o.Meshes[0].set())
 		}
-		s, err := shape(slices.Concat(on, meshes[len(meshes)-1])...)
+		s, err := shape(slices.Concat(unstaged, meshes[len(meshes)-1])...)
 		for i := len(meshes) - 2; err != nil && i >= 0; i-- { // the one that divides most and is allowed
-			s, err = shape(slices.Concat(on, meshes[i])...)
+			s, err = shape(slices.Concat(unstaged, meshes[i])...)
 		}
 		if err != nil {
 			return nil, err

@@ -34,7 +34,8 @@ func cpuMachine(gib float64) configs.Machine {
 // A plan for a machine has the bytes that the run's own plan has, on every mesh, to the byte.
 func TestPlanForMachine(t *testing.T) {
 	for i, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8",
-		"model.config.num_key_value_heads=2", "definition.segment=64", "model.config.num_hidden_layers=5"},
+		"model.config.num_key_value_heads=2", "definition.segment=64", "model.config.num_hidden_layers=5",
+		"pipeline.schedule=zero-bubble"},
 		{"run.recompute=full", "run.micro_batch=2", "run.packs=8", "offload.optimizer=true",
 			"offload.activations=true", "model.config.num_hidden_layers=6"},
 		append(testshape.RL(), "run.micro_batch=2", "lora.rank=4", "model.weights=int4", "rl.kl_coef=0.1")} {
@@ -56,7 +57,11 @@ func TestPlanForMachine(t *testing.T) {
 			t.Fatalf("%d meshes, refused %v", len(o.Meshes), o.Refused)
 		}
 		for i, m := range o.Meshes {
-			s, err := tiny(more...)(append([]string{"device.kind=cpu"}, m.set()...)...)
+			set := append([]string{"device.kind=cpu"}, m.set()...)
+			if m.Stages == 1 { // has no schedule
+				set = append(set, "pipeline.schedule=1f1b")
+			}
+			s, err := tiny(more...)(set...)
 			if err != nil {
 				t.Fatal(err)
 			}
