@@ -3,8 +3,10 @@
 package driver
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -14,12 +16,16 @@ import (
 // enqueued like kernels and wait for nothing. A piece is written anew after ringBytes more, when everything enqueued is
 // done.
 type ring struct {
-	host []byte
-	base cu.DevicePtr
-	at   int
+	host   []byte
+	base   cu.DevicePtr
+	at     int
+	latest [][2]int // pieces that stage has put, where each begins and ends; the oldest one first
 }
 
 const ringBytes = 64 << 20
+
+// mostLatest is how many pieces are held against what is staged: more than a layer has, forward and backward.
+const mostLatest = 24
 
 func newRing() (*ring, error) {
 	r := &ring{}
@@ -40,7 +46,7 @@ func (r *ring) put(src []byte) (at int, err error) {
 		panic(fmt.Sprintf("cuda: %d bytes to stage", len(src)))
 	}
 	if r.at+len(src) > ringBytes {
-		r.at = 0
+		r.at, r.latest = 0, r.latest[:0]
 		err = cu.Synchronize()
 	}
 	at = r.at
@@ -52,12 +58,31 @@ func (r *ring) put(src []byte) (at int, err error) {
 // piece is what was put, on the host.
 func (r *ring) piece(at, bytes int) []byte { return r.host[at : at+bytes] }
 
+// again is where the same piece already lies.
+func (r *ring) again(src []byte) (at int, yes bool) {
+	for _, p := range slices.Backward(r.latest) {
+		if bytes.Equal(r.host[p[0]:p[1]], src) {
+			return p[0], true
+		}
+	}
+	return 0, false
+}
+
+// keep lets a piece that was put be found again.
+func (r *ring) keep(at, bytes int) {
+	if len(r.latest) == mostLatest {
+		r.latest = slices.Delete(r.latest, 0, 1)
+	}
+	r.latest = append(r.latest, [2]int{at, at + bytes})
+}
+
 // close gives the memory back, when nothing is enqueued.
 func (r *ring) close() error {
 	return errors.Join(unpin(unsafe.Pointer(&r.host[0])), cu.MemFree(r.base))
 }
 
-// Stage copies values to the card, for the kernels of the operation that follows.
+// Stage copies values to the card, for the kernels of the operation that follows, which leave them as they were. Layers
+// stage the same again and again: it is copied once, as the kernels around a copy wait for it.
 func Stage[E any](c *Context, values []E) Array[E] {
 	if len(values) == 0 {
 		return Array[E](c.ring.base)
@@ -70,8 +95,12 @@ func (c *Context) stage(src []byte) (p cu.DevicePtr) {
 	if c.replay.current != nil {
 		return c.replay.stage(src)
 	}
+	if at, yes := c.ring.again(src); yes {
+		return c.ring.base + cu.DevicePtr(at)
+	}
 	c.Do(func() error {
 		at, err := c.ring.put(src)
+		c.ring.keep(at, len(src))
 		p = c.ring.base + cu.DevicePtr(at)
 		return errors.Join(err, c.toCard(p, c.ring.piece(at, len(src))))
 	})
