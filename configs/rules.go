@@ -146,7 +146,7 @@ var rules = []rule{
 	}},
 	{[]string{"parallel.context", "indexer.stage"}, func(s *Shape) string {
 		return when(s.Parallel.Context != 1 && s.Indexer.Stage != Default().Indexer.Stage,
-			"indexers read the keys of all rows, set 1")
+			"indexers that learn read the keys of all rows, set 1 or remove indexer.stage")
 	}},
 	{[]string{"parallel.stages", "parallel.ranks"}, func(s *Shape) string {
 		n := s.Parallel

@@ -65,7 +65,8 @@ func TestRuleBounds(t *testing.T) {
 		{apart("parallel.context=3"), "3 does not divide parallel.ranks (4), set 1, a divisor, or 0 for all"},
 		{apart("parallel.context=2"), ""},
 		{apart("parallel.context=0"), ""},
-		{apart("parallel.context=2", "indexer.stage=sparse"), "indexers read the keys of all rows, set 1"},
+		{apart("parallel.context=2", "indexer.stage=sparse"), "indexers that learn read the keys of all rows, set 1 " +
+			"or remove indexer.stage"},
 		{piped("parallel.stages=4"), ""},
 		{piped("parallel.stages=0"), ""},
 		{piped("parallel.ranks=0", "parallel.stages=4"), ""}, // the machine's GPUs may be four

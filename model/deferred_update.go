@@ -9,7 +9,8 @@ import (
 
 // deferredUpdate is what is left of an optimizer's step when the next one begins. The weights of a unit are updated
 // before the next forward computes with them, so that states which pass through the device from the host's memory do
-// so behind the forward of the units before. All ranks defer alike and update unit by unit, in one order.
+// so behind the forward of the units before. All ranks defer alike and update unit by unit, in one order; ranks of a
+// pipeline update what they own alone, of which the others get copies when the update is finished.
 type deferredUpdate struct {
 	units []int // of the weights that are updated, in order
 	apply func(r *parallel.Rank, from, to int)
@@ -60,8 +61,21 @@ func (m *Model) DeferUpdate(units []int, apply func(r *parallel.Rank, from, to i
 	m.deferred = &deferredUpdate{units: units, apply: apply}
 }
 
+// LeaveShares leaves it to [Model.FinishUpdate] to copy updated weights from their owners to all ranks: steps of a
+// pipeline compute with those of their owners.
+func (m *Model) LeaveShares(share func(r *parallel.Rank)) { m.share = share }
+
 // Deferred tells whether an update, or a copy of its weights, is left.
-func (m *Model) Deferred() bool { return m.deferred != nil || len(m.copies) > 0 }
+func (m *Model) Deferred() bool { return m.deferred != nil || len(m.copies) > 0 || m.share != nil }
+
+// TiesHead tells whether the head is the embedding, and is trained: of a pipeline the last rank then computes with a
+// copy of what the first one owns.
+func (m *Model) TiesHead() bool {
+	return slices.ContainsFunc(m.Shards, func(s *Shard) bool { return m.tied(s.Param) })
+}
+
+// UseEmbedding updates what has been deferred of the embedding.
+func (m *Model) UseEmbedding(r *parallel.Rank) { m.useUnit(r, embeddingUnit) }
 
 // through updates all weights up to those of a unit, and tells whether they are the last.
 func (u *deferredUpdate) through(r *parallel.Rank, m *Model, unit int) (done bool) {
@@ -75,7 +89,9 @@ func (u *deferredUpdate) through(r *parallel.Rank, m *Model, unit int) (done boo
 		if to > u.next {
 			u.apply(r, u.next, to)
 			u.next = to
-			m.AwaitOwners(r)
+			if m.stages == nil {
+				m.AwaitOwners(r)
+			}
 		}
 	}
 	return u.unit > m.headUnit()
@@ -101,13 +117,13 @@ func (m *Model) useUnit(r *parallel.Rank, unit int) {
 
 // useBlock is useUnit of a block, and of the one after it where its weights are copied from their owners by then.
 func (m *Model) useBlock(r *parallel.Rank, block int) {
-	if m.sharded != nil {
+	if m.sharded != nil && m.stages == nil {
 		block = min(block+1, len(m.Blocks)-1)
 	}
 	m.useUnit(r, blockUnit(block))
 }
 
-// UseAll updates all that has been deferred, in a rank that computes nothing of the next step.
+// UseAll updates all that has been deferred, in a rank that computes nothing more of the next step, or nothing yet.
 func (m *Model) UseAll(r *parallel.Rank) { m.useUnit(r, m.headUnit()) }
 
 // FetchStates begins to bring what the next update needs from the host's memory, unless one is deferred: then that is
@@ -127,6 +143,10 @@ func (m *Model) FinishUpdate(r *parallel.Rank) {
 		m.deferred = nil
 	}
 	m.ring.Finish()
+	if m.share != nil {
+		m.share(r)
+		m.share = nil
+	}
 	m.AwaitOwners(r)
 }
 

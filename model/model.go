@@ -48,6 +48,8 @@ type Model struct {
 	ring    *parallel.HostRing // of states in the host's memory; nil: they are on the device
 	offload Offload
 
+	share func(r *parallel.Rank) // see LeaveShares; nil: all ranks have what they are to have
+
 	deferred *deferredUpdate   // of weights that the next step updates; nil: all are
 	copies   []updatedCopy     // of weights that the next step waits for; nil: all are there
 	scales   [2]kernels.Tensor // see UpdateScales
@@ -79,7 +81,7 @@ func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
 
 // forward is X of each pass.
 func (m *Model) forward(r *parallel.Rank, passes ...*Pass) {
-	m.useUnit(r, embeddingUnit)
+	m.UseEmbedding(r)
 	for _, p := range passes {
 		p.Prepare(r, m)
 		p.X = m.Embed.Forward(r, p.Batch)

@@ -75,6 +75,7 @@ func (st Stage) StepForward(r *parallel.Rank, p *Pass, policy Policy) {
 	p.Saved = &Saved{Policy: policy}
 	p.Prepare(r, st.model)
 	if st.First() {
+		st.model.UseEmbedding(r)
 		p.X = st.model.Embed.Forward(r, p.Batch)
 	}
 	st.Forward(r, p)

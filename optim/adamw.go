@@ -96,21 +96,34 @@ func (a AdamW) Begin(r *parallel.Rank, ws []Weights, clip kernels.Tensor, scale,
 // each updates what it owns, and begins to copy the rest (ZeRO, Rajbhandari et al., arXiv 1910.02054); nil: there is
 // nothing to copy.
 func (u *Update) Apply(r *parallel.Rank, ws []Weights) (copied *parallel.Exchange) {
+	u.ApplyOwn(r, ws)
+	copied = Share(r, ws)
+	copied.Unpin()
+	return copied
+}
+
+// ApplyOwn updates what the rank owns of some weights of the step, and clears their gradients. Other ranks have the
+// weights of before until [Share].
+func (u *Update) ApplyOwn(r *parallel.Rank, ws []Weights) {
 	u.sendBack(r)
-	updated := make([][]kernels.Tensor, r.Size)
 	for _, w := range ws {
-		if !w.Sharded {
-			updated[w.Owner] = append(updated[w.Owner], w.stored()...)
-		}
 		if w.Owner == r.ID {
 			for _, st := range w.States {
 				st.update(r.Dev, u.factor, u.settings)
 			}
 		}
 	}
-	copied = broadcast(r, updated)
-	copied.Unpin()
-	return copied
+}
+
+// Share begins to copy weights that all ranks have from their owners, on all ranks together; nil: there are none.
+func Share(r *parallel.Rank, ws []Weights) *parallel.Exchange {
+	updated := make([][]kernels.Tensor, r.Size)
+	for _, w := range ws {
+		if !w.Sharded {
+			updated[w.Owner] = append(updated[w.Owner], w.stored()...)
+		}
+	}
+	return broadcast(r, updated)
 }
 
 // normed is how many matrices count in a norm, the first ones.

@@ -41,7 +41,12 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
 	// of the first round, a quarter where all is computed again; answers wait for all of the last update
 	forward := float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
-	states, updated := p.Model.HostStates()
+	states, updated := 0, 0
+	for _, m := range p.models() {
+		if all, byHost := m.HostStates(); all > states {
+			states, updated = all, byHost
+		}
+	}
 	for i := range updates {
 		if s.RL.Objective != "" && i == updates-1 {
 			forward = 0

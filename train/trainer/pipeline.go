@@ -42,9 +42,12 @@ type inFlight struct {
 // runPipeline computes the tasks of a rank. It returns the micro-batches whose log-probabilities lie on its stack.
 func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by stepRates, micros []batchPart, done []MicroBatch) (
 	own []int) {
-	// all ranks take part in the broadcasts and barriers of every unit of a deferred update, so none can be left to the
-	// forward of its stage, which waits for other ranks
-	m.UseAll(r)
+	if m.TiesHead() {
+		m.UseEmbedding(r) // on all ranks
+	}
+	if !m.PipelineStages(r.ID)[0].First() {
+		m.UseAll(r) // of a deferred update, while rows are on their way; the first rank leaves it to its forward
+	}
 	p := pipeline{t: t, m: m, chunks: m.PipelineStages(r.ID), by: by, of: micros, done: done,
 		inFlight: map[passing]*inFlight{}}
 	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), len(micros))
@@ -136,6 +139,9 @@ func (p *pipeline) forward(task schedule.Task) {
 		f.pass.Loss = p.t.loss(r, f.pass.LogProb, b)
 	}
 	st.StepForward(r, f.pass, p.t.Keep)
+	if task.Chunk == len(p.chunks)-1 {
+		p.m.UseAll(r) // and bring states of the next update
+	}
 	if !st.Last() {
 		f.send(behind, f.pass.X)
 	}

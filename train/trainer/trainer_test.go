@@ -14,6 +14,7 @@ import (
 	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/parallel/schedule"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
 	"lockstep/train/trainer"
@@ -256,59 +257,17 @@ func TestDeferredCopies(t *testing.T) {
 		if seed%2 == 0 { // otherwise all are one copy
 			defer trainer.CopyEachUnit()()
 		}
-		var devs []kernels.Device
-		for range ranks {
-			dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: seed})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer dev.Close()
-			devs = append(devs, dev)
-		}
-		w, err := parallel.Open(devs, parallel.Mesh{Experts: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Close()
-		err = w.Lead(func(r *parallel.Rank) error {
-			m, _, err := setup.OpenModel(devs[:1], s)
-			if err != nil {
-				return err
-			}
-			replicas, err := model.Replicate(w, m)
-			if err != nil {
-				return err
-			}
-			if err := replicas.TrainShards(w); err != nil {
-				return err
-			}
-			o, err := setup.TrainerOptions(s, 8, nil)
-			if err != nil {
-				return err
-			}
-			o.Defer = later
-			tr := trainer.NewReplicated(w, r, replicas, o)
+		onRanks(t, s, ranks, seed, later, func(r *parallel.Rank, replicas model.Replicas, tr *trainer.Trainer) {
 			for step := 1; step <= 3; step++ {
 				tr.Step(step, batch)
-				if left := later && ranks > 1; m.Deferred() != left {
-					t.Errorf("%d ranks: copies are left: %t", ranks, m.Deferred())
-				} else if left && !panics(func() { m.Tensors() }) {
+				if left := later && ranks > 1; replicas[0].Deferred() != left {
+					t.Errorf("%d ranks: copies are left: %t", ranks, replicas[0].Deferred())
+				} else if left && !panics(func() { replicas[0].Tensors() }) {
 					t.Error("weights are saved that are still copied")
 				}
 			}
-			tr.Finish()
-			h := sha256.New()
-			for _, of := range append(replicas[ranks-1].Tensors(), replicas.OptimizerTensors()...) {
-				if err := of.Write(h); err != nil {
-					return err
-				}
-			}
-			h.Sum(sum[:0])
-			return nil
+			sum = finished(t, replicas[ranks-1], tr)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		return sum
 	}
 	want := run(1, false, 0)
@@ -317,6 +276,103 @@ func TestDeferredCopies(t *testing.T) {
 			for _, later := range []bool{false, true} {
 				if run(ranks, later, seed) != want {
 					t.Errorf("%d ranks, seed %d, deferred %t: other bits", ranks, seed, later)
+				}
+			}
+		}
+	}
+}
+
+// onRanks runs a body on the first of some ranks, with the models of all of them and a trainer, on copies that are
+// carried out late.
+func onRanks(t *testing.T, s *configs.Shape, ranks int, seed uint64, later bool,
+	body func(r *parallel.Rank, replicas model.Replicas, tr *trainer.Trainer)) {
+	t.Helper()
+	var devs []kernels.Device
+	for range ranks {
+		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		devs = append(devs, dev)
+	}
+	w, err := parallel.Open(devs, parallel.Mesh{Experts: 1, Stages: s.Parallel.Stages})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if s.Parallel.Stages == 1 {
+		devs = devs[:1] // each has all weights
+	}
+	err = w.Lead(func(r *parallel.Rank) error {
+		m, _, err := setup.OpenModel(devs, s)
+		if err != nil {
+			return err
+		}
+		replicas, err := model.Replicate(w, m)
+		if err != nil {
+			return err
+		}
+		if err := replicas.TrainShards(w); err != nil {
+			return err
+		}
+		o, err := setup.TrainerOptions(s, 8, nil)
+		if err != nil {
+			return err
+		}
+		o.Defer = later
+		body(r, replicas, trainer.NewReplicated(w, r, replicas, o))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Ranks of a pipeline update what they own, with states that come from the host, and have the others' weights when
+// that is finished, of a tied head before the next step. The first rank updates a block in the forward that computes
+// with it.
+func TestDeferredPipeline(t *testing.T) {
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}, {sequence(2, 7)}, {sequence(5, 9)}})
+	for set, units := range map[string]int{"model.config.tie_word_embeddings=false": 6, "model.dtype=bf16": 5,
+		"lora.rank=4": 4} {
+		run := func(ranks int, later bool, seed uint64) (sum [sha256.Size]byte) {
+			s, err := testshape.Parse([]string{set, "offload.optimizer=true", "offload.ring=0.0001",
+				"model.config.num_hidden_layers=4"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Parallel.Ranks, s.Parallel.Stages = ranks, ranks
+			s.Pipeline.Schedule = []string{schedule.OneF1B, schedule.ZeroBubble, schedule.Interleaved}[seed]
+			onRanks(t, s, ranks, seed, later, func(r *parallel.Rank, replicas model.Replicas, tr *trainer.Trainer) {
+				for step := 1; step <= 3; step++ {
+					tr.Step(step, batch)
+					if replicas[0].Deferred() != later || later && !panics(func() { replicas[0].Tensors() }) {
+						t.Errorf("an update is deferred: %t, want %t", replicas[0].Deferred(), later)
+					}
+				}
+				if sum = finished(t, replicas[ranks-1], tr); ranks == 1 {
+					return
+				}
+				inForward := 0
+				replicas[0].DeferUpdate(model.Units(replicas[0].Shards), func(by *parallel.Rank, from, to int) {
+					if by != r { // a lane, of a micro-batch
+						inForward++
+					}
+				})
+				tr.Step(4, batch)
+				if inForward != units {
+					t.Errorf("%s: %d units are updated in a forward of the first rank, want %d", set, inForward, units)
+				}
+				tr.Finish()
+			})
+			return sum
+		}
+		want := run(1, false, 0)
+		for seed := range uint64(3) {
+			for _, later := range []bool{false, true} {
+				if run(2, later, seed) != want {
+					t.Errorf("%s, seed %d, deferred %t: other bits", set, seed, later)
 				}
 			}
 		}

@@ -42,6 +42,8 @@ func (t *Trainer) update(r *parallel.Rank, m *model.Model, by stepRates) (norms 
 	switch {
 	case !t.Defer:
 		m.FinishUpdate(r)
+	case kept && m.Stages() > 0:
+		deferOwn(m, parts[0])
 	case kept:
 		deferParts(m, parts)
 	default:
@@ -89,6 +91,20 @@ func deferParts(m *model.Model, parts [2]part) {
 			parts[1].update.Apply(r, indexers).Wait()
 		}
 	})
+}
+
+// deferOwn leaves the update of what a rank of a pipeline owns to the next step, and copies of it to the end of all
+// steps, but for those of an embedding that the last rank has as its head.
+func deferOwn(m *model.Model, p part) {
+	units, tied := model.Units(p.shards), m.TiesHead()
+	m.DeferUpdate(units, func(r *parallel.Rank, from, to int) {
+		if tied && from == 0 {
+			p.update.Apply(r, p.ws[from:to]).Wait()
+		} else {
+			p.update.ApplyOwn(r, p.ws[from:to])
+		}
+	})
+	m.LeaveShares(func(r *parallel.Rank) { optim.Share(r, p.ws).Wait() })
 }
 
 // Finish ends the last step's update, on all ranks. After [Options.Defer] it comes before weights are read by anything
