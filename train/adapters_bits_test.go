@@ -40,7 +40,7 @@ threads = 1
 `
 
 // Adapters of every projection of every family, latent attention in both forms, come out byte for byte the same, and so
-// do their moments, in micro-batches of 1, 2 and 4 packs and where blocks are recomputed.
+// do their moments, in micro-batches of 1, 2 and 4 packs and where blocks are recomputed on two threads.
 func TestAdapterBits(t *testing.T) {
 	eachFamily(t, func(t *testing.T, dir string, vocab int) {
 		targets, parameters := everyProjection(t, dir)
@@ -60,7 +60,7 @@ func sameAdapters(t *testing.T, shape []byte, form string) {
 	t.Helper()
 	want := adapterRun(t, shape, form, "run.micro_batch=1")
 	for _, set := range [][]string{
-		{"run.micro_batch=2"}, {"run.micro_batch=4"}, {"run.micro_batch=1", "run.recompute=true"},
+		{"run.micro_batch=2", "run.recompute=true", "device.threads=2"}, {"run.micro_batch=4"},
 	} {
 		if got := adapterRun(t, shape, append(set, form)...); got != want {
 			t.Errorf("%s, %v: %s, want %s", form, set, got, want)

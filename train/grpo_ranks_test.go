@@ -42,7 +42,7 @@ func TestGRPOOnRanks(t *testing.T) {
 	if flat := strings.Count(answers, `"advantage":0,`); all != 20*24 || flat > all/2 {
 		t.Fatalf("%d of %d answers have no advantage: the run learns little", flat, all)
 	}
-	for seed, mesh := range [][]string{nil, {"parallel.weights=sharded"}, {"parallel.experts=8"}} {
+	for seed, mesh := range [][]string{nil, {"parallel.experts=8", "parallel.weights=sharded"}} {
 		if got, _ := run(uint64(seed), append(mesh, "parallel.ranks=8")...); got != want {
 			t.Errorf("8 ranks, %v:\n%s\nwant\n%s", mesh, got, want)
 		}

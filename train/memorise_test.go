@@ -38,6 +38,8 @@ packs = 1
 save_every = 0
 log_every = 70
 verify_tokens = 0
+[device]
+threads = 1
 `
 
 const (
@@ -158,6 +160,7 @@ func writeIDs(t *testing.T, path string, texts [][]int32, n int) {
 func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 	t.Helper()
 	s := configs.Default()
+	s.Device.Threads = 1
 	s.ResolveAuto()
 	dev, err := devices.Open(setup.Device(s))
 	if err != nil {

@@ -19,7 +19,7 @@ func TestLearnFamilies(t *testing.T) { eachFamily(t, learnExactly) }
 func learnExactly(t *testing.T, dir string, _ int) {
 	s, err := testshape.Parse(append(testshape.RL(), "warm_start.steps=2", "run.steps=3", "rl.prompts=3",
 		"rl.staleness=1",
-		"rollout.slots=5", "run.verify_tokens=200",
+		"rollout.slots=5", "run.verify_tokens=200", oneThread,
 		// untrained networks differ in what they babble
 		"rl.overlong_rows=0", "rl.reward=command",
 		`rl.command=["awk", "{print \"{\\\"reward\\\": \" length($0) % 7 \"}\"}"]`))
@@ -57,7 +57,7 @@ func learnExactly(t *testing.T, dir string, _ int) {
 	if compared < 50 || !moved {
 		t.Errorf("%d tokens compared, weights moved %t", compared, moved)
 	}
-	res, err := Replay(context.Background(), out, nil, log)
+	res, err := Replay(context.Background(), out, []string{"device.threads=2"}, log)
 	if err != nil || res.Err() != nil || res.Checkpoints == 0 {
 		t.Errorf("%v (%v)", res, err)
 	}

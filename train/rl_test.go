@@ -20,8 +20,9 @@ import (
 // Rollout and trainer agree on every bit of every sampled token, and whatever does not belong to the definition changes
 // no bit of the result: how many sequences the engine runs at a time, its pages, micro-batches, recompute, threads.
 func TestLearnSameBits(t *testing.T) {
-	for _, objective := range []string{"grpo", "gspo"} {
-		base := append(testshape.RL(), "rl.objective="+objective, "rl.minibatches=2", "rl.epochs=2")
+	for objective, isa := range map[string]string{"grpo": "portable", "gspo": "auto"} {
+		base := append(testshape.RL(), "rl.objective="+objective, "rl.minibatches=2", "rl.epochs=2",
+			"run.save_every=0")
 		whole := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, whole, false, base...)
 		if err != nil {
@@ -29,10 +30,10 @@ func TestLearnSameBits(t *testing.T) {
 		}
 		exact(t, whole)
 		for _, set := range [][]string{
-			{"rollout.slots=1", "run.micro_batch=3"}, {"rollout.slots=64", "rollout.page_rows=3", "device.threads=1"},
+			{"rollout.slots=1", "run.micro_batch=3", "device.isa=" + isa},
+			{"rollout.slots=64", "rollout.page_rows=3", "device.threads=2"},
 			{"rollout.slots=8", "rollout.pages=24", "rollout.page_rows=4", "rollout.prefill_rows=5",
 				"run.recompute=true"},
-			{"device.isa=portable"},
 		} {
 			out := filepath.Join(t.TempDir(), "run")
 			got, err := runTiny(t, out, false, append(base, set...)...)
@@ -232,7 +233,7 @@ func TestReplay(t *testing.T) {
 				t.Fatal(err)
 			}
 			want.Versions = len(versions)
-			res, err := replayed(t, out, "device.threads=1", "run.micro_batch=3")
+			res, err := replayed(t, out, "device.threads=2", "run.micro_batch=3")
 			if err != nil || res.Err() != nil {
 				t.Fatalf("%v (%v)", res, err)
 			}

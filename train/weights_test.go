@@ -62,7 +62,7 @@ func TestTokenWeights(t *testing.T) {
 	weighed := run(`, "weights": [0, 0.5, 1, 3, 0]`)
 	same("weights and none", weighed, none, false)
 	same("weights and a mask", weighed, run(`, "loss_mask": [0, 1, 1, 1, 0]`), false)
-	for _, set := range [][]string{{"run.micro_batch=2"}, {"run.micro_batch=4"}, {"device.threads=1"}} {
+	for _, set := range [][]string{{"run.micro_batch=2"}, {"run.micro_batch=4"}, {"device.threads=2"}} {
 		same(fmt.Sprint(set), run(`, "weights": [0, 0.5, 1, 3, 0]`, set...), weighed, true)
 	}
 }
