@@ -155,7 +155,7 @@ var divided = []string{"definition.segment=64", "model.config.num_attention_head
 	"model.config.num_key_value_heads=4"}
 
 // Any number of ranks come to the files of one, whenever their copies are carried out. Every case has every number of
-// ranks, replicated and sharded weights, experts apart, and two lanes; which of them meet goes from case to case.
+// ranks, replicated and sharded weights, experts apart, and two lanes; which of them meet changes from case to case.
 func TestRanks(t *testing.T) {
 	cases := ranksCases(t)
 	for i, name := range slices.Sorted(maps.Keys(cases)) {
@@ -223,11 +223,11 @@ func TestRanks(t *testing.T) {
 }
 
 // Every family comes to the same files on three ranks, with all weights or adapters of every projection trained; the
-// one on replicated weights and on sharded ones with experts apart, the other the other way about, by turns.
+// one on replicated weights and on sharded ones with experts apart, the other the other way about, alternately.
 func TestRanksFamilies(t *testing.T) {
-	mixtures, turn := 0, 0
+	mixtures, families := 0, 0
 	eachFamily(t, func(t *testing.T, dir string, vocab int) {
-		turn++
+		families++
 		targets, parameters := everyProjection(t, dir)
 		lines := filepath.Join(t.TempDir(), "texts.jsonl")
 		writeIDs(t, lines, ragged(vocab, 24, 18), 18)
@@ -250,7 +250,7 @@ func TestRanksFamilies(t *testing.T) {
 				t.Fatal(err)
 			}
 			meshes := [][]string{nil, {"parallel.experts=3", "parallel.weights=sharded"}}
-			if (turn+i)%2 == 0 {
+			if (families+i)%2 == 0 {
 				meshes = [][]string{{"parallel.weights=sharded"}, {"parallel.experts=3"}}
 			}
 			for _, mesh := range meshes {

@@ -186,19 +186,25 @@ func latentOf(t *testing.T, dims [2]int) {
 // Sequences that cross the split of 2048 keys.
 func TestAttentionSplits(t *testing.T) {
 	for _, window := range []int{0, 3000} {
-		a := kernels.Attn{Heads: 2, KVHeads: 1, HeadDim: 32, Scale: 0.2, Window: window}
-		l, rows, _ := attend([]int{2048, 2049, 4200}, 0)
-		cudatest.Both(t, "splits", []cudatest.Operand{cudatest.Normal(kernels.BF16, rows, 64, 1),
-			cudatest.Normal(kernels.F32, rows, 2, 1),
-			cudatest.Normal(kernels.BF16, rows, 64, 1), cudatest.Normal(kernels.BF16, rows, 32, 1),
-			cudatest.Normal(kernels.BF16, rows, 32, 1),
-			cudatest.Normal(kernels.BF16, rows, 64, 1), cudatest.Normal(kernels.BF16, rows, 64, 1),
-			cudatest.Normal(kernels.BF16, rows, 32, 1),
-			cudatest.Normal(kernels.BF16, rows, 32, 1)},
-			func(d kernels.Device, x []kernels.Tensor) {
-				kv := kernels.KV{K: x[3], V: x[4]}
-				d.Attention(x[0], x[1], x[2], kv, l, a)
-				d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kv, l, a)
-			})
+		attentionSplits(t, window, 2048, 2049, 4200)
 	}
+}
+
+// attentionSplits compares attention of packed sequences and its gradient.
+func attentionSplits(t *testing.T, window int, sequences ...int) {
+	t.Helper()
+	a := kernels.Attn{Heads: 2, KVHeads: 1, HeadDim: 32, Scale: 0.2, Window: window}
+	l, rows, _ := attend(sequences, 0)
+	cudatest.Both(t, "splits", []cudatest.Operand{cudatest.Normal(kernels.BF16, rows, 64, 1),
+		cudatest.Normal(kernels.F32, rows, 2, 1),
+		cudatest.Normal(kernels.BF16, rows, 64, 1), cudatest.Normal(kernels.BF16, rows, 32, 1),
+		cudatest.Normal(kernels.BF16, rows, 32, 1),
+		cudatest.Normal(kernels.BF16, rows, 64, 1), cudatest.Normal(kernels.BF16, rows, 64, 1),
+		cudatest.Normal(kernels.BF16, rows, 32, 1),
+		cudatest.Normal(kernels.BF16, rows, 32, 1)},
+		func(d kernels.Device, x []kernels.Tensor) {
+			kv := kernels.KV{K: x[3], V: x[4]}
+			d.Attention(x[0], x[1], x[2], kv, l, a)
+			d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kv, l, a)
+		})
 }

@@ -15,7 +15,12 @@ func TestHeadNormRope(t *testing.T) {
 		for _, s := range [][4]int{{1, 1, 8, 4}, {17, 3, 16, 4}, {300, 8, 64, 32}, {17000, 1, 64, 32}, {70, 5, 128, 64},
 			{33, 40, 128, 64}, {20, 3, 256, 128}, {500, 4, 128, 32}, {70, 3, 192, 32}, {40, 3, 64, 8}, {33, 5, 96, 12},
 			{21, 2, 160, 20}} {
-			for _, rope := range []kernels.Rope{{}, {First: s[2] - 2*s[3]}, {First: s[2] - 2*s[3], Interleaved: true}} {
+			first := s[2] - 2*s[3]
+			ropes := []kernels.Rope{{First: first}, {First: first, Interleaved: true}}
+			if first > 0 {
+				ropes = append(ropes, kernels.Rope{})
+			}
+			for _, rope := range ropes {
 				rope.HeadDim = s[2]
 				headNormRope(t, dtype, s[0], s[1], s[3], rope, nil)
 				if !rope.Interleaved {
