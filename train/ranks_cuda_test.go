@@ -88,6 +88,9 @@ func TestRanksOnGPUs(t *testing.T) {
 				}
 				s, out := shape("cuda", p.Ranks), filepath.Join(t.TempDir(), "run")
 				p.Interleave, p.Context, p.Stages = 1, max(p.Context, 1), max(p.Stages, 1)
+				if p.Stages > 1 { // with states in the host's memory
+					s.Offload.Optimizer, s.Offload.Ring = true, 0.0001
+				}
 				if s.Parallel = p; p.Stages > 1 {
 					s.Pipeline.Schedule = "zero-bubble"
 				}
