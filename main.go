@@ -1416,8 +1416,8 @@ func benchExchangeCommand() *cobra.Command {
 		Short: "Exchanges between ranks, relative to a copy from another rank",
 		Long: "All-gather, all-to-all and messages around a ring, between GPUs or ranks that share this machine's\n" +
 			"cores: GB/s that each rank receives from others, relative to a copy of as many bytes from\n" +
-			"another rank by all at once, and the cost of an exchange of one row. With --peer, torch does the\n" +
-			"same all-gather and all-to-all by NCCL, on the CPU by gloo.",
+			"another rank by all at once, and what an exchange of one row takes, of it the host's part.\n" +
+			"With --peer, torch does the same all-gather and all-to-all by NCCL, on the CPU by gloo.",
 		Example: "  lockstep bench exchange --device cuda --ranks 2 --peer python3",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return bench.Exchange(c.Context(), o) },
