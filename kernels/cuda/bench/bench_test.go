@@ -43,6 +43,32 @@ func BenchmarkSparse(b *testing.B) {
 	}
 }
 
+// Variants of products of FP8 codes, by turns with the same product in bf16; first whether their bits are those of wide.
+func BenchmarkFP8(b *testing.B) {
+	d := cudatest.Card.(*cuda.Device)
+	defer func() { d.Path = "" }()
+	d.Path = "fp8_wide"
+	want, variants := CodesDigests(d), slices.Clone(gemm.FP8Paths)
+	for _, d.Path = range variants {
+		fmt.Printf("%-12s bits equal: %t\n", d.Path, slices.Equal(want, CodesDigests(d)))
+	}
+	variants = append(slices.DeleteFunc(variants, func(v string) bool { return v == "fp8_few" }), "fp8_bare")
+	for _, c := range []int{1, 2, 0, 4, 5, 6} {
+		c := CodesCases[c]
+		for range 2 {
+			d.Path = ""
+			plain := MatMul(d, 300*time.Millisecond, []MatMulCase{c})[0]
+			fmt.Printf("%-44s bf16 %6.0f", plain.Case, plain.Flops/plain.Seconds/1e12)
+			run, _, free := prepareCodes(d, c)
+			for _, d.Path = range variants {
+				fmt.Printf("  %s %6.0f", d.Path[4:], plain.Flops/Time(d, 300*time.Millisecond, run)/1e12)
+			}
+			free()
+			fmt.Println()
+		}
+	}
+}
+
 func BenchmarkMatMul(b *testing.B) {
 	for _, r := range MatMul(cudatest.Card.(*cuda.Device), 200*time.Millisecond, MatMulCases) {
 		fmt.Printf("%-45s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, r.Seconds*1e6, r.Flops/r.Seconds/1e12,

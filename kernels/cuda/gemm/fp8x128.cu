@@ -80,14 +80,52 @@ __device__ inline void copy_scales(R& ring, const Terms& terms, const Tiles<kCod
   });
 }
 
-// chain_of_block is the chain of a block of 128 k, from +0.
-template <int COLUMNS>
-__device__ inline void chain_of_block(float* p, u32 a, u32 b) {
+// copy_scales_lean is copy_scales whose addresses are known before a tile's first block: then only they are added to.
+template <class R>
+__device__ inline void copy_scales_lean(R& ring, const Terms& terms, const Tiles<kCodesColumns>& tiles,
+                                        const BlockScales& scales, int n) {
+  int blocks = (terms.k[0] + kCodesDepth - 1) / kCodesDepth, lane = warp_lane();
+  for (int i = blockIdx.x; i < tiles.count; i += gridDim.x) {
+    Work w = tiles.work(i);
+    const float *x = scales.x + w.from + lane,
+                *columns = scales.w + (long long)w.group * blocks * scales.columns + w.col + lane;
+    int rows = w.rows - lane, across = n - w.col - lane;
+    for (int b = 0; b < blocks; b++, x += scales.rows, columns += scales.columns) {
+      barrier_wait(ring.empty + ring.slot, ring.phase ^ 1);
+      float* to = ring.scales() + lane;
+#pragma unroll
+      for (int j = 0; j < R::kRows; j += kWarp) copy4(to + j, x + j, j < rows ? 4 : 0);
+#pragma unroll
+      for (int j = 0; j < kCodesColumns; j += kWarp) copy4(to + R::kRows + j, columns + j, j < across ? 4 : 0);
+      barrier_arrive_copied(ring.full + ring.slot);
+      ring.next();
+    }
+    for (int t = 1; t < terms.count; t++)
+      if (terms.cover(t, w.col))
+        for (int k = 0; k < terms.k[t]; k += kNumbersDepth) {
+          barrier_wait(ring.empty + ring.slot, ring.phase ^ 1);
+          barrier_arrive_copied(ring.full + ring.slot);
+          ring.next();
+        }
+  }
+}
+
+// chain_of_block is the chain of a block of 128 k, from +0. `passed` is called before step PASS.
+template <int COLUMNS, int PASS = 4, class F>
+__device__ inline void chain_of_block(float* p, u32 a, u32 b, F passed) {
   held<COLUMNS>(p);
   wgmma_fence();
 #pragma unroll
-  for (int s = 0; s < kCodesDepth / 32; s++) wgmma_codes<COLUMNS>(p, a + s * 2, b + s * 2, s);
+  for (int s = 0; s < kCodesDepth / 32; s++) {
+    if (s == PASS) passed();
+    wgmma_codes<COLUMNS>(p, a + s * 2, b + s * 2, s);
+  }
   wgmma_commit();
+  if (PASS == kCodesDepth / 32) passed();
+}
+template <int COLUMNS>
+__device__ inline void chain_of_block(float* p, u32 a, u32 b) {
+  chain_of_block<COLUMNS>(p, a, b, [] {});
 }
 
 // continued adds 64 k of another term to sums.
@@ -109,11 +147,12 @@ __device__ inline void release(R& ring) {
 }
 
 // Many is the work of a warpgroup for tiles of 128 * WAVES rows: WAVES times 64 of them.
-template <int WAVES, int STAGES>
+template <int WAVES, int STAGES, bool LEAN = false>
 struct Many {
+  static constexpr bool kLean = LEAN;
   static constexpr int kRows = 128 * WAVES, kSums = kCodesColumns / 2;
   // of a thread that copies, and of one that multiplies
-  static constexpr int kFewer = WAVES == 2 ? 56 : 88, kMore = WAVES == 2 ? 224 : 208;
+  static constexpr int kFewer = LEAN ? 40 : WAVES == 2 ? 56 : 88, kMore = LEAN ? 232 : WAVES == 2 ? 224 : 208;
   using Ring = CodesRing<kRows, kCodesColumns, kRows, STAGES>;
   static __device__ u16* weights(Ring& r) { return r.b(); }
   static __device__ u16* rows(Ring& r) { return r.a(); }
@@ -160,6 +199,13 @@ struct Many {
     ring.next();
   }
 
+  __device__ void blocks(Ring& ring, u64*, int warpgroup, int rows, int count) {
+    for (int i = 0; i < count; i++) {
+      ring.filled();
+      block(ring, warpgroup, rows);
+    }
+  }
+
   __device__ void numbers(Ring& ring, int warpgroup, int rows) {
 #pragma unroll
     for (int v = 0; v < WAVES; v++)
@@ -201,9 +247,221 @@ struct Many {
   }
 };
 
+// Factors of a block of k: of a thread's two rows of each wave, times the scale of the columns where they have one.
+template <int WAVES>
+struct Factors {
+  float low[WAVES], high[WAVES];
+  bool one;
+};
+
+// Ahead is Many that looks at the next block's scales while the tensor cores have this one's work, and gives its slot
+// back before it promotes. TURNS: the warpgroups issue their chains by turns, so that one promotes while the other
+// multiplies, and the turn is passed before step TURNS of a chain; 0: both start and end together, and the tensor cores
+// wait for both. PROMOTED 0: times alone.
+template <int WAVES, int STAGES, int TURNS, bool PROMOTED = true>
+struct Ahead : Many<WAVES, STAGES, true> {
+  using Base = Many<WAVES, STAGES, true>;
+  using Ring = typename Base::Ring;
+  using F = Factors<WAVES>;
+  static constexpr int kSums = Base::kSums;
+  int turn = 0;
+
+  static __device__ F factors(Ring& ring, int warpgroup) {
+    const float *xs = ring.scales() + threadIdx.x / kWarp % 4 * 16 + warp_lane() / 4, *ws = ring.scales() + Base::kRows;
+    float4 own = *(const float4*)(ws + warp_lane() * 4);
+    float w = ws[0];
+    F f;
+    f.one = __all_sync(~0u, own.x == w && own.y == w && own.z == w && own.w == w);
+#pragma unroll
+    for (int v = 0; v < WAVES; v++) {
+      f.low[v] = xs[Base::first(warpgroup, v)], f.high[v] = xs[Base::first(warpgroup, v) + 8];
+      if (f.one) f.low[v] *= w, f.high[v] *= w;
+    }
+    return f;
+  }
+
+  // sums adds a chain's results, with one factor for a row, or with the columns' scales.
+  static __device__ void sums(float* sum, const float* p, float low, float high) {
+#pragma unroll
+    for (int i = 0; i < (PROMOTED ? kSums : 4); i++) sum[i] = fmaf(p[i], i % 4 < 2 ? low : high, sum[i]);
+  }
+  static __device__ void sums(float* sum, const float* p, float low, float high, const float* ws) {
+#pragma unroll
+    for (int j = 0; j < kSums / 4; j++) {
+      float2 c = *(const float2*)(ws + j * 8 + warp_lane() % 4 * 2);
+      sum[4 * j] = fmaf(p[4 * j], low * c.x, sum[4 * j]);
+      sum[4 * j + 1] = fmaf(p[4 * j + 1], low * c.y, sum[4 * j + 1]);
+      sum[4 * j + 2] = fmaf(p[4 * j + 2], high * c.x, sum[4 * j + 2]);
+      sum[4 * j + 3] = fmaf(p[4 * j + 3], high * c.y, sum[4 * j + 3]);
+    }
+  }
+  static __device__ void give_back(u64* empty) {
+    __syncwarp();
+    if (warp_lane() == 0) barrier_arrive(empty);
+  }
+
+  __device__ void my_turn(u64* turns, int warpgroup) {
+    if (TURNS) barrier_wait(turns + warpgroup, turn ^ (warpgroup ^ 1));
+    turn ^= 1;
+  }
+  static __device__ void your_turn(u64* turns, int warpgroup) {
+    if (TURNS) give_back(turns + (warpgroup ^ 1));
+  }
+
+  // blocks_of is the work of a warpgroup with rows in ACTIVE of its waves.
+  template <int ACTIVE>
+  __device__ void blocks_of(Ring& ring, u64* turns, int warpgroup, int count) {
+    ring.filled();
+    F f = factors(ring, warpgroup);
+    float p[kSums];
+    for (int i = 0; i < count; i++) {
+      u64* empty = ring.empty + ring.slot;
+      const float* ws = ring.scales() + Base::kRows;
+      u32 a = operand<64 * kLine>(ring.a() + Base::first(warpgroup, 0) * (kLine / 2)), b = operand<64 * kLine>(ring.b());
+      ring.next();
+      F next = f;
+#pragma unroll
+      for (int v = 0; v < WAVES; v++) {
+        my_turn(turns, warpgroup);
+        if (v < ACTIVE)
+          chain_of_block<kCodesColumns, TURNS>(p, a + v * (64 * kLine / 16), b, [&] { your_turn(turns, warpgroup); });
+        else your_turn(turns, warpgroup);
+        if (v == WAVES - 1 && i + 1 < count) {
+          ring.filled();
+          next = factors(ring, warpgroup);
+        }
+        if (v < ACTIVE) {
+          wgmma_wait<0>();
+          held<kCodesColumns>(p);
+        }
+        if (v == WAVES - 1 && f.one) give_back(empty);
+        if (v < ACTIVE) {
+          if (f.one) sums(this->sum[v], p, f.low[v], f.high[v]);
+          else sums(this->sum[v], p, f.low[v], f.high[v], ws);
+        }
+        if (v == WAVES - 1 && !f.one) give_back(empty);
+      }
+      f = next;
+    }
+  }
+
+  __device__ void blocks(Ring& ring, u64* turns, int warpgroup, int rows, int count) {
+    int active = uniform((rows - Base::first(warpgroup, 0) + 63) / 64);
+    if (active >= WAVES) blocks_of<WAVES>(ring, turns, warpgroup, count);
+    else if (WAVES > 1 && active == 1) blocks_of<1>(ring, turns, warpgroup, count);
+    else blocks_of<0>(ring, turns, warpgroup, count);
+  }
+};
+
+// rounded is two numbers that are not NaN in bf16.
+__device__ inline u32 rounded(float lo, float hi) {
+  u32 both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(hi), "f"(lo));
+  return both;
+}
+
+// Swift is Ahead with a short way to store tiles that are full and have no NaN.
+template <int WAVES, int STAGES, int TURNS>
+struct Swift : Ahead<WAVES, STAGES, TURNS> {
+  using Base = Ahead<WAVES, STAGES, TURNS>;
+  static constexpr int kSums = Base::kSums;
+
+  __device__ void store(float* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
+    Base::store(out, ldo, warpgroup, w, n, wide);
+  }
+  __device__ void store(u16* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
+    bool slow = !wide || w.col + kCodesColumns > n || Base::first(warpgroup, WAVES) > w.rows;
+#pragma unroll
+    for (int v = 0; v < WAVES; v++)
+#pragma unroll
+      for (int i = 0; i < kSums; i++) slow |= this->sum[v][i] != this->sum[v][i];
+    if (__any_sync(~0u, slow)) {
+      Base::store(out, ldo, warpgroup, w, n, wide);
+      return;
+    }
+    int lane = warp_lane(), row = w.from + Base::first(warpgroup, 0) + threadIdx.x / kWarp % 4 * 16 + lane / 4;
+    u16* to = out + row * ldo + w.col + lane % 4 * 8;
+#pragma unroll
+    for (int v = 0; v < WAVES; v++)
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int j = 0; j < kSums / 4; j += 4) {
+          u32 of[4];
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            of[i] = rounded(this->sum[v][(j + i) * 4 + h * 2], this->sum[v][(j + i) * 4 + h * 2 + 1]);
+          exchange_quad(of);
+          *(uint4*)(to + (v * 64 + h * 8) * ldo + j * 8) = make_uint4(of[0], of[1], of[2], of[3]);
+        }
+  }
+};
+
+// Two is Ahead with sums of one wave and two chains: the next block's runs while this one's is promoted.
+template <int STAGES, bool PROMOTED = true>
+struct Two : Ahead<1, STAGES, 0, PROMOTED> {
+  using Base = Ahead<1, STAGES, 0, PROMOTED>;
+  using Ring = typename Base::Ring;
+  static constexpr int kSums = Base::kSums;
+  // Started is a chain that runs: its factors, columns' scales and slot.
+  struct Started {
+    Factors<1> f;
+    const float* ws;
+    u64* empty;
+  };
+
+  static __device__ Started start(Ring& ring, float* p, int warpgroup) {
+    ring.filled();
+    chain_of_block<kCodesColumns>(p, operand<64 * kLine>(ring.a() + warpgroup * 64 * (kLine / 2)),
+                                  operand<64 * kLine>(ring.b()));
+    Started s = {Base::factors(ring, warpgroup), ring.scales() + Base::kRows, ring.empty + ring.slot};
+    ring.next();
+    return s;
+  }
+  __device__ void finish(const Started& s, float* p) {
+    held<kCodesColumns>(p);
+    if (s.f.one) {
+      Base::give_back(s.empty);
+      Base::sums(this->sum[0], p, s.f.low[0], s.f.high[0]);
+    } else {
+      Base::sums(this->sum[0], p, s.f.low[0], s.f.high[0], s.ws);
+      Base::give_back(s.empty);
+    }
+  }
+
+  __device__ void blocks(Ring& ring, u64*, int warpgroup, int rows, int count) {
+    if (uniform(rows) <= warpgroup * 64) {
+      this->template blocks_of<0>(ring, nullptr, warpgroup, count);
+      return;
+    }
+    float p[kSums], q[kSums];
+    Started s = start(ring, p, warpgroup);
+    int i = 0;
+    for (; i + 2 < count; i += 2) {
+      Started t = start(ring, q, warpgroup);
+      wgmma_wait<1>();
+      finish(s, p);
+      s = start(ring, p, warpgroup);
+      wgmma_wait<1>();
+      finish(t, q);
+    }
+    if (i + 1 < count) {
+      Started t = start(ring, q, warpgroup);
+      wgmma_wait<1>();
+      finish(s, p);
+      wgmma_wait<0>();
+      finish(t, q);
+    } else {
+      wgmma_wait<0>();
+      finish(s, p);
+    }
+  }
+};
+
 // Few is the work of a warpgroup for tiles of up to 64 rows: 64 columns of out.
 template <int STAGES>
 struct Few {
+  static constexpr bool kLean = false;
   static constexpr int kRows = 64, kFewer = 88, kMore = 208;
   using Ring = CodesRing<kCodesColumns, kRows, kRows, STAGES>;
   static __device__ u16* weights(Ring& r) { return r.a(); }
@@ -241,6 +499,13 @@ struct Few {
     ring.next();
   }
 
+  __device__ void blocks(Ring& ring, u64*, int warpgroup, int rows, int count) {
+    for (int i = 0; i < count; i++) {
+      ring.filled();
+      block(ring, warpgroup, rows);
+    }
+  }
+
   __device__ void numbers(Ring& ring, int warpgroup, int) {
     continued<kRows>(sum, columns(ring, warpgroup), operand<64 * kLine>(ring.b()));  // also rows that are not stored
     release(ring);
@@ -258,8 +523,10 @@ template <class W, class T>
 __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& scales, T* out, long long ldo,
                                        const int* offsets, int groups, int segments, int m, int n, int stages) {
   using R = typename W::Ring;
-  __shared__ u64 bars[2 * 8];
+  __shared__ u64 bars[2 * 8], turns[2];
   R ring(bars);
+  if (threadIdx.x == 0)
+    for (int i = 0; i < 2; i++) barrier_init(turns + i, kGroup / kWarp);
   int* after = (int*)(dynamic + stages * R::kSlot / 2);
   Table table = {after, after + groups + 1};
   fill(table, offsets, groups, segments, m, terms.height);
@@ -270,23 +537,24 @@ __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& sc
     fewer_registers<W::kFewer>();
     if (copying == 0 && elected()) copy_operand(ring, &W::weights, terms, tiles, true);
     if (copying == 1 && elected()) copy_operand(ring, &W::rows, terms, tiles, false);
-    if (copying == 2) copy_scales(ring, terms, tiles, scales, n);
+    if (copying == 2 && W::kLean) copy_scales_lean(ring, terms, tiles, scales, n);
+    if (copying == 2 && !W::kLean) copy_scales(ring, terms, tiles, scales, n);
     return;
   }
   more_registers<W::kMore>();
   int warpgroup = uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
   bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T)) % 16 == 0;
+  W work;
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
     Work w = tiles.work(i);
     int rows = uniform(w.rows);
-    W work;
     work.clear();
-    for (int t = 0; t < terms.count; t++)
+    work.blocks(ring, turns, warpgroup, rows, (terms.k[0] + kCodesDepth - 1) / kCodesDepth);
+    for (int t = 1; t < terms.count; t++)
       if (uniform(terms.cover(t, w.col)))
-        for (int k = 0; k < terms.k[t]; k += t == 0 ? kCodesDepth : kNumbersDepth) {
+        for (int k = 0; k < terms.k[t]; k += kNumbersDepth) {
           ring.filled();
-          if (t == 0) work.block(ring, warpgroup, rows);
-          else work.numbers(ring, warpgroup, rows);
+          work.numbers(ring, warpgroup, rows);
         }
     work.store(out, ldo, warpgroup, w, n, wide);
   }
@@ -304,5 +572,12 @@ __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& sc
 PRODUCTS_FP8(wide, 4, Many<2, 4>)
 PRODUCTS_FP8(square, 6, Many<1, 6>)
 PRODUCTS_FP8(few, 8, Few<8>)
+PRODUCTS_FP8(lean, 4, Many<2, 4, true>)
+PRODUCTS_FP8(ahead, 4, Ahead<2, 4, 0>)
+PRODUCTS_FP8(turns, 4, Ahead<2, 4, 4>)
+PRODUCTS_FP8(early, 4, Ahead<2, 4, 2>)
+PRODUCTS_FP8(swift, 4, Swift<2, 4, 2>)
+PRODUCTS_FP8(two, 6, Two<6>)
+PRODUCTS_FP8(bare, 4, Ahead<2, 4, 4, false>)
 
 #endif
