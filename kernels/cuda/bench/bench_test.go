@@ -5,6 +5,7 @@ package bench
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,9 +53,12 @@ func BenchmarkFP8(b *testing.B) {
 	for _, d.Path = range variants {
 		fmt.Printf("%-12s bits equal: %t\n", d.Path, slices.Equal(want, CodesDigests(d)))
 	}
-	variants = append(slices.DeleteFunc(variants, func(v string) bool { return v == "fp8_few" }), "fp8_bare")
-	for _, c := range []int{1, 2, 0, 4, 5, 6} {
+	variants = append(slices.DeleteFunc(variants, func(v string) bool { return strings.HasSuffix(v, "few") }), "fp8_bare")
+	for _, c := range []int{1, 2, 0, 4, 5, 6, 3, 7} {
 		c := CodesCases[c]
+		if c.Rows <= 1024 {
+			variants = []string{"fp8_few", "fp8_lean_few", "fp8_square", "fp8_lean_square"}
+		}
 		for range 2 {
 			d.Path = ""
 			plain := MatMul(d, 300*time.Millisecond, []MatMulCase{c})[0]

@@ -317,7 +317,8 @@ struct Ahead : Many<WAVES, STAGES, true> {
     for (int i = 0; i < count; i++) {
       u64* empty = ring.empty + ring.slot;
       const float* ws = ring.scales() + Base::kRows;
-      u32 a = operand<64 * kLine>(ring.a() + Base::first(warpgroup, 0) * (kLine / 2)), b = operand<64 * kLine>(ring.b());
+      u32 a = operand<64 * kLine>(ring.a() + Base::first(warpgroup, 0) * (kLine / 2)),
+          b = operand<64 * kLine>(ring.b());
       ring.next();
       F next = f;
 #pragma unroll
@@ -459,9 +460,9 @@ struct Two : Ahead<1, STAGES, 0, PROMOTED> {
 };
 
 // Few is the work of a warpgroup for tiles of up to 64 rows: 64 columns of out.
-template <int STAGES>
+template <int STAGES, bool LEAN = false>
 struct Few {
-  static constexpr bool kLean = false;
+  static constexpr bool kLean = LEAN;
   static constexpr int kRows = 64, kFewer = 88, kMore = 208;
   using Ring = CodesRing<kCodesColumns, kRows, kRows, STAGES>;
   static __device__ u16* weights(Ring& r) { return r.a(); }
@@ -573,6 +574,8 @@ PRODUCTS_FP8(wide, 4, Many<2, 4>)
 PRODUCTS_FP8(square, 6, Many<1, 6>)
 PRODUCTS_FP8(few, 8, Few<8>)
 PRODUCTS_FP8(lean, 4, Many<2, 4, true>)
+PRODUCTS_FP8(lean_square, 6, Many<1, 6, true>)
+PRODUCTS_FP8(lean_few, 8, Few<8, true>)
 PRODUCTS_FP8(ahead, 4, Ahead<2, 4, 0>)
 PRODUCTS_FP8(turns, 4, Ahead<2, 4, 4>)
 PRODUCTS_FP8(early, 4, Ahead<2, 4, 2>)
