@@ -5,7 +5,6 @@ package bench
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -41,35 +40,6 @@ func BenchmarkSparse(b *testing.B) {
 	for _, r := range Sparse(cudatest.Card.(*cuda.Device), 200*time.Millisecond, SparseCases) {
 		b.Logf("%s: %.3f ms, %.0f TFLOP/s, %.0f GB/s", r.Case, r.Seconds*1e3, r.Flops/r.Seconds/1e12,
 			r.Bytes/r.Seconds/1e9)
-	}
-}
-
-// Variants of products of FP8 codes, by turns with the same product in bf16; first whether their bits are those of wide.
-func BenchmarkFP8(b *testing.B) {
-	d := cudatest.Card.(*cuda.Device)
-	defer func() { d.Path = "" }()
-	d.Path = "fp8_wide"
-	want, variants := CodesDigests(d), slices.Clone(gemm.FP8Paths)
-	for _, d.Path = range variants {
-		fmt.Printf("%-12s bits equal: %t\n", d.Path, slices.Equal(want, CodesDigests(d)))
-	}
-	variants = append(slices.DeleteFunc(variants, func(v string) bool { return strings.HasSuffix(v, "few") }), "fp8_bare")
-	for _, c := range []int{1, 2, 0, 4, 5, 6, 3, 7} {
-		c := CodesCases[c]
-		if c.Rows <= 1024 {
-			variants = []string{"fp8_few", "fp8_lean_few", "fp8_square", "fp8_lean_square"}
-		}
-		for range 2 {
-			d.Path = ""
-			plain := MatMul(d, 300*time.Millisecond, []MatMulCase{c})[0]
-			fmt.Printf("%-44s bf16 %6.0f", plain.Case, plain.Flops/plain.Seconds/1e12)
-			run, _, free := prepareCodes(d, c)
-			for _, d.Path = range variants {
-				fmt.Printf("  %s %6.0f", d.Path[4:], plain.Flops/Time(d, 300*time.Millisecond, run)/1e12)
-			}
-			free()
-			fmt.Println()
-		}
 	}
 }
 

@@ -1,14 +1,15 @@
 // MatMul of codes of both sides (kernels.Term.XQ): E4M3 by wgmma, promoted with scales every 128 k; further terms of
-// bf16 continue the sums. No card has run it.
+// bf16 continue the sums.
 //   Many rows: a warpgroup has 64 rows of X, or twice 64, as the operand a, and 128 columns of out as b. A sum takes
-//   one fma for each block, and where the tile's columns have one scale, a thread has two factors for 64 sums. One
-//   warpgroup multiplies while the other one promotes.
+//   one fma for each block, and where the tile's columns have one scale, a thread has two factors for 64 sums.
 //   Few rows: a warpgroup has 64 columns of out as a, and up to 64 rows as b.
 //   A stage has 128 bytes of each row: 128 codes, or 64 numbers of another term. Its scales come by cp.async, which
 //   takes any address.
-// Bound: inside a multiprocessor 1,268 TFLOP/s with 128 columns, 1,669 without promotion (an H200); copies of 32 KB for
-// 128 x 128 x 128, 48 KB for 256 rows. For few rows the bytes of the codes.
+// Bound: inside a multiprocessor 1,268 TFLOP/s with 128 columns, 1,669 without promotion (an H200); a whole product
+// without promotion 1,070, so power and shared memory hold as well. Copies of 32 KB for 128 x 128 x 128, 48 KB for 256
+// rows. For few rows the bytes of the codes.
 #include "quantized.cuh"
+#include "rows.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kCodesDepth = 128, kNumbersDepth = 64, kLine = 128;  // of a stage, and bytes of its rows
@@ -59,31 +60,12 @@ __device__ inline void copy_operand(R& ring, u16* (*place)(R&), const Terms& ter
   });
 }
 
-// copy_scales is the work of a warp. Those beyond the tile's rows and the columns of out are zeros.
+// copy_scales is the work of a warp. Those beyond the tile's rows and the columns of out are zeros. Addresses are known
+// before a tile's first block, then they are only added to: an H200 made 953 TFLOP/s of 8192^3 so, and 905 where each
+// copy reckoned its own, with registers shared out otherwise.
 template <class R>
 __device__ inline void copy_scales(R& ring, const Terms& terms, const Tiles<kCodesColumns>& tiles,
                                    const BlockScales& scales, int n) {
-  int blocks = (terms.k[0] + kCodesDepth - 1) / kCodesDepth;
-  each_stage(terms, tiles, [&](const Work& w, int t, int k) {
-    barrier_wait(ring.empty + ring.slot, ring.phase ^ 1);
-    if (t == 0) {
-      int b = k / kCodesDepth;
-      const float *x = scales.x + (long long)b * scales.rows + w.from,
-                  *columns = scales.w + ((long long)w.group * blocks + b) * scales.columns + w.col;
-      for (int i = warp_lane(); i < R::kRows; i += kWarp)
-        copy4(ring.scales() + i, i < w.rows ? x + i : scales.x, i < w.rows ? 4 : 0);
-      for (int i = warp_lane(); i < kCodesColumns; i += kWarp)
-        copy4(ring.scales() + R::kRows + i, w.col + i < n ? columns + i : scales.w, w.col + i < n ? 4 : 0);
-    }
-    barrier_arrive_copied(ring.full + ring.slot);
-    ring.next();
-  });
-}
-
-// copy_scales_lean is copy_scales whose addresses are known before a tile's first block: then only they are added to.
-template <class R>
-__device__ inline void copy_scales_lean(R& ring, const Terms& terms, const Tiles<kCodesColumns>& tiles,
-                                        const BlockScales& scales, int n) {
   int blocks = (terms.k[0] + kCodesDepth - 1) / kCodesDepth, lane = warp_lane();
   for (int i = blockIdx.x; i < tiles.count; i += gridDim.x) {
     Work w = tiles.work(i);
@@ -110,22 +92,17 @@ __device__ inline void copy_scales_lean(R& ring, const Terms& terms, const Tiles
   }
 }
 
-// chain_of_block is the chain of a block of 128 k, from +0. `passed` is called before step PASS.
-template <int COLUMNS, int PASS = 4, class F>
-__device__ inline void chain_of_block(float* p, u32 a, u32 b, F passed) {
+// chain_of_block is the chain of a block of 128 k, from +0. `half` is called before its second half.
+template <int COLUMNS, class F>
+__device__ inline void chain_of_block(float* p, u32 a, u32 b, F half) {
   held<COLUMNS>(p);
   wgmma_fence();
 #pragma unroll
   for (int s = 0; s < kCodesDepth / 32; s++) {
-    if (s == PASS) passed();
+    if (s == kCodesDepth / 64) half();
     wgmma_codes<COLUMNS>(p, a + s * 2, b + s * 2, s);
   }
   wgmma_commit();
-  if (PASS == kCodesDepth / 32) passed();
-}
-template <int COLUMNS>
-__device__ inline void chain_of_block(float* p, u32 a, u32 b) {
-  chain_of_block<COLUMNS>(p, a, b, [] {});
 }
 
 // continued adds 64 k of another term to sums.
@@ -140,19 +117,29 @@ __device__ inline void continued(float* d, u32 a, u32 b) {
   held<COLUMNS>(d);
 }
 
+// arrive is a warp's arrival, when all its threads have come here.
+__device__ inline void arrive(u64* bar) {
+  __syncwarp();
+  if (warp_lane() == 0) barrier_arrive(bar);
+}
 template <class R>
 __device__ inline void release(R& ring) {
-  __syncwarp();
-  if (warp_lane() == 0) barrier_arrive(ring.empty + ring.slot);
+  arrive(ring.empty + ring.slot);
+  ring.next();
 }
 
-// Many is the work of a warpgroup for tiles of 128 * WAVES rows: WAVES times 64 of them.
-template <int WAVES, int STAGES, bool LEAN = false>
+// Factors of a block of k: of a thread's two rows of each wave, times the scale of the columns where they have one.
+template <int WAVES>
+struct Factors {
+  float low[WAVES], high[WAVES];
+  bool one;
+};
+
+// Many is the sums of a warpgroup for tiles of 128 * WAVES rows: WAVES times 64 of them.
+template <int WAVES, int STAGES>
 struct Many {
-  static constexpr bool kLean = LEAN;
   static constexpr int kRows = 128 * WAVES, kSums = kCodesColumns / 2;
-  // of a thread that copies, and of one that multiplies
-  static constexpr int kFewer = LEAN ? 40 : WAVES == 2 ? 56 : 88, kMore = LEAN ? 232 : WAVES == 2 ? 224 : 208;
+  static constexpr int kFewer = 40, kMore = 232;  // registers of a thread that copies, and of one that multiplies
   using Ring = CodesRing<kRows, kCodesColumns, kRows, STAGES>;
   static __device__ u16* weights(Ring& r) { return r.b(); }
   static __device__ u16* rows(Ring& r) { return r.a(); }
@@ -165,44 +152,39 @@ struct Many {
       for (int i = 0; i < kSums; i++) sum[v][i] = 0.f;
   }
   static __device__ int first(int warpgroup, int v) { return (warpgroup * WAVES + v) * 64; }
+  static __device__ u32 rows_of(Ring& ring, int warpgroup, int v) {
+    return operand<64 * kLine>(ring.a() + first(warpgroup, v) * (kLine / 2));
+  }
 
-  __device__ void block(Ring& ring, int warpgroup, int rows) {
+  static __device__ Factors<WAVES> factors(Ring& ring, int warpgroup) {
     const float *xs = ring.scales() + threadIdx.x / kWarp % 4 * 16 + warp_lane() / 4, *ws = ring.scales() + kRows;
     float4 own = *(const float4*)(ws + warp_lane() * 4);
     float w = ws[0];
-    bool one = __all_sync(~0u, own.x == w && own.y == w && own.z == w && own.w == w);
-    float p[kSums];
+    Factors<WAVES> f;
+    f.one = __all_sync(~0u, own.x == w && own.y == w && own.z == w && own.w == w);
 #pragma unroll
     for (int v = 0; v < WAVES; v++) {
-      int at = first(warpgroup, v);
-      if (at >= rows) break;
-      chain_of_block<kCodesColumns>(p, operand<64 * kLine>(ring.a() + at * (kLine / 2)), operand<64 * kLine>(ring.b()));
-      float low = xs[at], high = xs[at + 8];
-      wgmma_wait<0>();
-      held<kCodesColumns>(p);
-      if (one) {
-        low *= w, high *= w;
-#pragma unroll
-        for (int i = 0; i < kSums; i++) sum[v][i] = fmaf(p[i], i % 4 < 2 ? low : high, sum[v][i]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < kSums / 4; j++) {
-          float2 c = *(const float2*)(ws + j * 8 + warp_lane() % 4 * 2);
-          sum[v][4 * j] = fmaf(p[4 * j], low * c.x, sum[v][4 * j]);
-          sum[v][4 * j + 1] = fmaf(p[4 * j + 1], low * c.y, sum[v][4 * j + 1]);
-          sum[v][4 * j + 2] = fmaf(p[4 * j + 2], high * c.x, sum[v][4 * j + 2]);
-          sum[v][4 * j + 3] = fmaf(p[4 * j + 3], high * c.y, sum[v][4 * j + 3]);
-        }
-      }
+      f.low[v] = xs[first(warpgroup, v)], f.high[v] = xs[first(warpgroup, v) + 8];
+      if (f.one) f.low[v] *= w, f.high[v] *= w;
     }
-    release(ring);
-    ring.next();
+    return f;
   }
 
-  __device__ void blocks(Ring& ring, u64*, int warpgroup, int rows, int count) {
-    for (int i = 0; i < count; i++) {
-      ring.filled();
-      block(ring, warpgroup, rows);
+  // promote adds the results of a chain, whose columns have the scales ws unless f has them.
+  __device__ void promote(int v, const float* p, const Factors<WAVES>& f, const float* ws) {
+    float low = f.low[v], high = f.high[v];
+    if (f.one) {
+#pragma unroll
+      for (int i = 0; i < kSums; i++) sum[v][i] = fmaf(p[i], i % 4 < 2 ? low : high, sum[v][i]);
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kSums / 4; j++) {
+      float2 c = *(const float2*)(ws + j * 8 + warp_lane() % 4 * 2);
+      sum[v][4 * j] = fmaf(p[4 * j], low * c.x, sum[v][4 * j]);
+      sum[v][4 * j + 1] = fmaf(p[4 * j + 1], low * c.y, sum[v][4 * j + 1]);
+      sum[v][4 * j + 2] = fmaf(p[4 * j + 2], high * c.x, sum[v][4 * j + 2]);
+      sum[v][4 * j + 3] = fmaf(p[4 * j + 3], high * c.y, sum[v][4 * j + 3]);
     }
   }
 
@@ -210,10 +192,8 @@ struct Many {
 #pragma unroll
     for (int v = 0; v < WAVES; v++)
       if (first(warpgroup, v) < rows)
-        continued<kCodesColumns>(sum[v], operand<64 * kLine>(ring.a() + first(warpgroup, v) * (kLine / 2)),
-                                 operand<64 * kLine>(ring.b()));
+        continued<kCodesColumns>(sum[v], rows_of(ring, warpgroup, v), operand<64 * kLine>(ring.b()));
     release(ring);
-    ring.next();
   }
 
   __device__ void store(float* out, long long ldo, int warpgroup, const Work& w, int n, bool) {
@@ -228,8 +208,20 @@ struct Many {
       }
   }
 
-  // For bf16 a quad, whose sums lie along rows of out, exchanges them until each thread has 8 columns.
+  // For bf16 there is a short way where a warpgroup has all rows and columns, and a warp no NaN.
   __device__ void store(u16* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
+    bool slow = !wide || w.col + kCodesColumns > n || first(warpgroup, WAVES) > w.rows;
+#pragma unroll
+    for (int v = 0; v < WAVES; v++)
+#pragma unroll
+      for (int i = 0; i < kSums; i++) slow |= sum[v][i] != sum[v][i];
+    if (__any_sync(~0u, slow)) store_quads<false>(out, ldo, warpgroup, w, n, wide);
+    else store_quads<true>(out, ldo, warpgroup, w, n, wide);
+  }
+
+  // store_quads: a quad, whose sums lie along rows of out, exchanges them until each thread has 8 columns.
+  template <bool SHORT>
+  __device__ void store_quads(u16* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
     int lane = warp_lane(), warp = threadIdx.x / kWarp % 4;
 #pragma unroll
     for (int v = 0; v < WAVES; v++)
@@ -239,230 +231,102 @@ struct Many {
         for (int j = 0; j < kSums / 4; j += 4) {
           u32 of[4];
 #pragma unroll
-          for (int i = 0; i < 4; i++) of[i] = pair(sum[v][(j + i) * 4 + h * 2], sum[v][(j + i) * 4 + h * 2 + 1]);
+          for (int i = 0; i < 4; i++) {
+            float even = sum[v][(j + i) * 4 + h * 2], odd = sum[v][(j + i) * 4 + h * 2 + 1];
+            of[i] = SHORT ? convert2(even, odd) : pair(even, odd);
+          }
           exchange_quad(of);
           int row = first(warpgroup, v) + warp * 16 + lane / 4 + h * 8, c = w.col + (j + lane % 4) * 8;
-          if (row < w.rows && c < n) store_eight(out + (w.from + row) * ldo + c, of, c, n, wide);
+          u16* to = out + (w.from + row) * ldo + c;
+          if (SHORT) *(uint4*)to = make_uint4(of[0], of[1], of[2], of[3]);
+          else if (row < w.rows && c < n) store_eight(to, of, c, n, wide);
         }
   }
 };
 
-// Factors of a block of k: of a thread's two rows of each wave, times the scale of the columns where they have one.
-template <int WAVES>
-struct Factors {
-  float low[WAVES], high[WAVES];
-  bool one;
+// Square is Many whose warpgroups multiply and promote at the same time.
+template <int STAGES>
+struct Square : Many<1, STAGES> {
+  using Base = Many<1, STAGES>;
+  using Ring = typename Base::Ring;
+
+  __device__ void blocks(Ring& ring, u64*, int warpgroup, int rows, int count) {
+    for (int i = 0; i < count; i++) {
+      ring.filled();
+      if (Base::first(warpgroup, 0) < rows) {
+        float p[Base::kSums];
+        chain_of_block<kCodesColumns>(p, Base::rows_of(ring, warpgroup, 0), operand<64 * kLine>(ring.b()), [] {});
+        Factors<1> f = Base::factors(ring, warpgroup);
+        wgmma_wait<0>();
+        held<kCodesColumns>(p);
+        this->promote(0, p, f, ring.scales() + Base::kRows);
+      }
+      release(ring);
+    }
+  }
 };
 
-// Ahead is Many that looks at the next block's scales while the tensor cores have this one's work, and gives its slot
-// back before it promotes. TURNS: the warpgroups issue their chains by turns, so that one promotes while the other
-// multiplies, and the turn is passed before step TURNS of a chain; 0: both start and end together, and the tensor cores
-// wait for both. PROMOTED 0: times alone.
-template <int WAVES, int STAGES, int TURNS, bool PROMOTED = true>
-struct Ahead : Many<WAVES, STAGES, true> {
-  using Base = Many<WAVES, STAGES, true>;
+// Wide is Many whose warpgroups issue chains one after the other (CUTLASS: an ordered sequence barrier), so that one
+// promotes while the tensor cores have the other's chain; the next begins from its middle on. The next
+// block's factors are read while a chain runs, and a slot whose columns have one scale is given back before its last
+// chain is promoted. An H200, TFLOP/s of 8192^3: 953 without this order and the short way to store, 923 with the order
+// alone, 976 with both.
+template <int STAGES>
+struct Wide : Many<2, STAGES> {
+  using Base = Many<2, STAGES>;
   using Ring = typename Base::Ring;
-  using F = Factors<WAVES>;
-  static constexpr int kSums = Base::kSums;
-  int turn = 0;
+  int phase = 0;  // of the barriers of the order
 
-  static __device__ F factors(Ring& ring, int warpgroup) {
-    const float *xs = ring.scales() + threadIdx.x / kWarp % 4 * 16 + warp_lane() / 4, *ws = ring.scales() + Base::kRows;
-    float4 own = *(const float4*)(ws + warp_lane() * 4);
-    float w = ws[0];
-    F f;
-    f.one = __all_sync(~0u, own.x == w && own.y == w && own.z == w && own.w == w);
-#pragma unroll
-    for (int v = 0; v < WAVES; v++) {
-      f.low[v] = xs[Base::first(warpgroup, v)], f.high[v] = xs[Base::first(warpgroup, v) + 8];
-      if (f.one) f.low[v] *= w, f.high[v] *= w;
-    }
-    return f;
-  }
-
-  // sums adds a chain's results, with one factor for a row, or with the columns' scales.
-  static __device__ void sums(float* sum, const float* p, float low, float high) {
-#pragma unroll
-    for (int i = 0; i < (PROMOTED ? kSums : 4); i++) sum[i] = fmaf(p[i], i % 4 < 2 ? low : high, sum[i]);
-  }
-  static __device__ void sums(float* sum, const float* p, float low, float high, const float* ws) {
-#pragma unroll
-    for (int j = 0; j < kSums / 4; j++) {
-      float2 c = *(const float2*)(ws + j * 8 + warp_lane() % 4 * 2);
-      sum[4 * j] = fmaf(p[4 * j], low * c.x, sum[4 * j]);
-      sum[4 * j + 1] = fmaf(p[4 * j + 1], low * c.y, sum[4 * j + 1]);
-      sum[4 * j + 2] = fmaf(p[4 * j + 2], high * c.x, sum[4 * j + 2]);
-      sum[4 * j + 3] = fmaf(p[4 * j + 3], high * c.y, sum[4 * j + 3]);
-    }
-  }
-  static __device__ void give_back(u64* empty) {
-    __syncwarp();
-    if (warp_lane() == 0) barrier_arrive(empty);
-  }
-
-  __device__ void my_turn(u64* turns, int warpgroup) {
-    if (TURNS) barrier_wait(turns + warpgroup, turn ^ (warpgroup ^ 1));
-    turn ^= 1;
-  }
-  static __device__ void your_turn(u64* turns, int warpgroup) {
-    if (TURNS) give_back(turns + (warpgroup ^ 1));
+  __device__ void wait_order(u64* order, int warpgroup) {
+    barrier_wait(order + warpgroup, phase ^ (warpgroup ^ 1));
+    phase ^= 1;
   }
 
   // blocks_of is the work of a warpgroup with rows in ACTIVE of its waves.
   template <int ACTIVE>
-  __device__ void blocks_of(Ring& ring, u64* turns, int warpgroup, int count) {
+  __device__ void blocks_of(Ring& ring, u64* order, int warpgroup, int count) {
+    auto pass_on = [&] { arrive(order + (warpgroup ^ 1)); };
     ring.filled();
-    F f = factors(ring, warpgroup);
-    float p[kSums];
+    Factors<2> f = Base::factors(ring, warpgroup);
+    float p[Base::kSums];
     for (int i = 0; i < count; i++) {
       u64* empty = ring.empty + ring.slot;
       const float* ws = ring.scales() + Base::kRows;
-      u32 a = operand<64 * kLine>(ring.a() + Base::first(warpgroup, 0) * (kLine / 2)),
-          b = operand<64 * kLine>(ring.b());
+      u32 a = Base::rows_of(ring, warpgroup, 0), b = operand<64 * kLine>(ring.b());
       ring.next();
-      F next = f;
+      Factors<2> next = f;
 #pragma unroll
-      for (int v = 0; v < WAVES; v++) {
-        my_turn(turns, warpgroup);
-        if (v < ACTIVE)
-          chain_of_block<kCodesColumns, TURNS>(p, a + v * (64 * kLine / 16), b, [&] { your_turn(turns, warpgroup); });
-        else your_turn(turns, warpgroup);
-        if (v == WAVES - 1 && i + 1 < count) {
+      for (int v = 0; v < 2; v++) {
+        wait_order(order, warpgroup);
+        if (v < ACTIVE) chain_of_block<kCodesColumns>(p, a + v * (64 * kLine / 16), b, pass_on);
+        else pass_on();
+        if (v == 1 && i + 1 < count) {
           ring.filled();
-          next = factors(ring, warpgroup);
+          next = Base::factors(ring, warpgroup);
         }
         if (v < ACTIVE) {
           wgmma_wait<0>();
           held<kCodesColumns>(p);
         }
-        if (v == WAVES - 1 && f.one) give_back(empty);
-        if (v < ACTIVE) {
-          if (f.one) sums(this->sum[v], p, f.low[v], f.high[v]);
-          else sums(this->sum[v], p, f.low[v], f.high[v], ws);
-        }
-        if (v == WAVES - 1 && !f.one) give_back(empty);
+        if (v == 1 && f.one) arrive(empty);
+        if (v < ACTIVE) this->promote(v, p, f, ws);
+        if (v == 1 && !f.one) arrive(empty);
       }
       f = next;
     }
   }
 
-  __device__ void blocks(Ring& ring, u64* turns, int warpgroup, int rows, int count) {
+  __device__ void blocks(Ring& ring, u64* order, int warpgroup, int rows, int count) {
     int active = uniform((rows - Base::first(warpgroup, 0) + 63) / 64);
-    if (active >= WAVES) blocks_of<WAVES>(ring, turns, warpgroup, count);
-    else if (WAVES > 1 && active == 1) blocks_of<1>(ring, turns, warpgroup, count);
-    else blocks_of<0>(ring, turns, warpgroup, count);
-  }
-};
-
-// rounded is two numbers that are not NaN in bf16.
-__device__ inline u32 rounded(float lo, float hi) {
-  u32 both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(hi), "f"(lo));
-  return both;
-}
-
-// Swift is Ahead with a short way to store tiles that are full and have no NaN.
-template <int WAVES, int STAGES, int TURNS>
-struct Swift : Ahead<WAVES, STAGES, TURNS> {
-  using Base = Ahead<WAVES, STAGES, TURNS>;
-  static constexpr int kSums = Base::kSums;
-
-  __device__ void store(float* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
-    Base::store(out, ldo, warpgroup, w, n, wide);
-  }
-  __device__ void store(u16* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
-    bool slow = !wide || w.col + kCodesColumns > n || Base::first(warpgroup, WAVES) > w.rows;
-#pragma unroll
-    for (int v = 0; v < WAVES; v++)
-#pragma unroll
-      for (int i = 0; i < kSums; i++) slow |= this->sum[v][i] != this->sum[v][i];
-    if (__any_sync(~0u, slow)) {
-      Base::store(out, ldo, warpgroup, w, n, wide);
-      return;
-    }
-    int lane = warp_lane(), row = w.from + Base::first(warpgroup, 0) + threadIdx.x / kWarp % 4 * 16 + lane / 4;
-    u16* to = out + row * ldo + w.col + lane % 4 * 8;
-#pragma unroll
-    for (int v = 0; v < WAVES; v++)
-#pragma unroll
-      for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int j = 0; j < kSums / 4; j += 4) {
-          u32 of[4];
-#pragma unroll
-          for (int i = 0; i < 4; i++)
-            of[i] = rounded(this->sum[v][(j + i) * 4 + h * 2], this->sum[v][(j + i) * 4 + h * 2 + 1]);
-          exchange_quad(of);
-          *(uint4*)(to + (v * 64 + h * 8) * ldo + j * 8) = make_uint4(of[0], of[1], of[2], of[3]);
-        }
-  }
-};
-
-// Two is Ahead with sums of one wave and two chains: the next block's runs while this one's is promoted.
-template <int STAGES, bool PROMOTED = true>
-struct Two : Ahead<1, STAGES, 0, PROMOTED> {
-  using Base = Ahead<1, STAGES, 0, PROMOTED>;
-  using Ring = typename Base::Ring;
-  static constexpr int kSums = Base::kSums;
-  // Started is a chain that runs: its factors, columns' scales and slot.
-  struct Started {
-    Factors<1> f;
-    const float* ws;
-    u64* empty;
-  };
-
-  static __device__ Started start(Ring& ring, float* p, int warpgroup) {
-    ring.filled();
-    chain_of_block<kCodesColumns>(p, operand<64 * kLine>(ring.a() + warpgroup * 64 * (kLine / 2)),
-                                  operand<64 * kLine>(ring.b()));
-    Started s = {Base::factors(ring, warpgroup), ring.scales() + Base::kRows, ring.empty + ring.slot};
-    ring.next();
-    return s;
-  }
-  __device__ void finish(const Started& s, float* p) {
-    held<kCodesColumns>(p);
-    if (s.f.one) {
-      Base::give_back(s.empty);
-      Base::sums(this->sum[0], p, s.f.low[0], s.f.high[0]);
-    } else {
-      Base::sums(this->sum[0], p, s.f.low[0], s.f.high[0], s.ws);
-      Base::give_back(s.empty);
-    }
-  }
-
-  __device__ void blocks(Ring& ring, u64*, int warpgroup, int rows, int count) {
-    if (uniform(rows) <= warpgroup * 64) {
-      this->template blocks_of<0>(ring, nullptr, warpgroup, count);
-      return;
-    }
-    float p[kSums], q[kSums];
-    Started s = start(ring, p, warpgroup);
-    int i = 0;
-    for (; i + 2 < count; i += 2) {
-      Started t = start(ring, q, warpgroup);
-      wgmma_wait<1>();
-      finish(s, p);
-      s = start(ring, p, warpgroup);
-      wgmma_wait<1>();
-      finish(t, q);
-    }
-    if (i + 1 < count) {
-      Started t = start(ring, q, warpgroup);
-      wgmma_wait<1>();
-      finish(s, p);
-      wgmma_wait<0>();
-      finish(t, q);
-    } else {
-      wgmma_wait<0>();
-      finish(s, p);
-    }
+    if (active >= 2) blocks_of<2>(ring, order, warpgroup, count);
+    else if (active == 1) blocks_of<1>(ring, order, warpgroup, count);
+    else blocks_of<0>(ring, order, warpgroup, count);
   }
 };
 
 // Few is the work of a warpgroup for tiles of up to 64 rows: 64 columns of out.
-template <int STAGES, bool LEAN = false>
+template <int STAGES>
 struct Few {
-  static constexpr bool kLean = LEAN;
   static constexpr int kRows = 64, kFewer = 88, kMore = 208;
   using Ring = CodesRing<kCodesColumns, kRows, kRows, STAGES>;
   static __device__ u16* weights(Ring& r) { return r.a(); }
@@ -484,7 +348,7 @@ struct Few {
     with_width<kRows>(uniform(width<kRows>(rows)), [&](auto of) {
       constexpr int kWide = decltype(of)::columns;
       float p[kWide / 2];
-      chain_of_block<kWide>(p, columns(ring, warpgroup), operand<64 * kLine>(ring.b()));
+      chain_of_block<kWide>(p, columns(ring, warpgroup), operand<64 * kLine>(ring.b()), [] {});
       wgmma_wait<0>();
       held<kWide>(p);
 #pragma unroll
@@ -497,7 +361,6 @@ struct Few {
       }
     });
     release(ring);
-    ring.next();
   }
 
   __device__ void blocks(Ring& ring, u64*, int warpgroup, int rows, int count) {
@@ -510,7 +373,6 @@ struct Few {
   __device__ void numbers(Ring& ring, int warpgroup, int) {
     continued<kRows>(sum, columns(ring, warpgroup), operand<64 * kLine>(ring.b()));  // also rows that are not stored
     release(ring);
-    ring.next();
   }
 
   template <class T>
@@ -524,10 +386,10 @@ template <class W, class T>
 __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& scales, T* out, long long ldo,
                                        const int* offsets, int groups, int segments, int m, int n, int stages) {
   using R = typename W::Ring;
-  __shared__ u64 bars[2 * 8], turns[2];
+  __shared__ u64 bars[2 * 8], order[2];
   R ring(bars);
   if (threadIdx.x == 0)
-    for (int i = 0; i < 2; i++) barrier_init(turns + i, kGroup / kWarp);
+    for (int i = 0; i < 2; i++) barrier_init(order + i, kGroup / kWarp);
   int* after = (int*)(dynamic + stages * R::kSlot / 2);
   Table table = {after, after + groups + 1};
   fill(table, offsets, groups, segments, m, terms.height);
@@ -538,8 +400,7 @@ __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& sc
     fewer_registers<W::kFewer>();
     if (copying == 0 && elected()) copy_operand(ring, &W::weights, terms, tiles, true);
     if (copying == 1 && elected()) copy_operand(ring, &W::rows, terms, tiles, false);
-    if (copying == 2 && W::kLean) copy_scales_lean(ring, terms, tiles, scales, n);
-    if (copying == 2 && !W::kLean) copy_scales(ring, terms, tiles, scales, n);
+    if (copying == 2) copy_scales(ring, terms, tiles, scales, n);
     return;
   }
   more_registers<W::kMore>();
@@ -550,7 +411,7 @@ __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& sc
     Work w = tiles.work(i);
     int rows = uniform(w.rows);
     work.clear();
-    work.blocks(ring, turns, warpgroup, rows, (terms.k[0] + kCodesDepth - 1) / kCodesDepth);
+    work.blocks(ring, order, warpgroup, rows, (terms.k[0] + kCodesDepth - 1) / kCodesDepth);
     for (int t = 1; t < terms.count; t++)
       if (uniform(terms.cover(t, w.col)))
         for (int k = 0; k < terms.k[t]; k += kNumbersDepth) {
@@ -570,17 +431,8 @@ __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& sc
 #define PRODUCTS_FP8(name, STAGES, ...)               \
   PRODUCT_FP8(name##_bf16, u16, STAGES, __VA_ARGS__)  \
   PRODUCT_FP8(name##_f32, float, STAGES, __VA_ARGS__)
-PRODUCTS_FP8(wide, 4, Many<2, 4>)
-PRODUCTS_FP8(square, 6, Many<1, 6>)
+PRODUCTS_FP8(wide, 4, Wide<4>)
+PRODUCTS_FP8(square, 6, Square<6>)
 PRODUCTS_FP8(few, 8, Few<8>)
-PRODUCTS_FP8(lean, 4, Many<2, 4, true>)
-PRODUCTS_FP8(lean_square, 6, Many<1, 6, true>)
-PRODUCTS_FP8(lean_few, 8, Few<8, true>)
-PRODUCTS_FP8(ahead, 4, Ahead<2, 4, 0>)
-PRODUCTS_FP8(turns, 4, Ahead<2, 4, 4>)
-PRODUCTS_FP8(early, 4, Ahead<2, 4, 2>)
-PRODUCTS_FP8(swift, 4, Swift<2, 4, 2>)
-PRODUCTS_FP8(two, 6, Two<6>)
-PRODUCTS_FP8(bare, 4, Ahead<2, 4, 4, false>)
 
 #endif

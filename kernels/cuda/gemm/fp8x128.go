@@ -17,26 +17,14 @@ var (
 	fp8Wide   = tiling{"_wide", 128, 256, 256, 4, 1}
 	fp8Square = tiling{"_square", 128, 128, 128, 6, 1}
 	fp8Few    = tiling{"_few", 128, 64, 64, 8, 1}
-	// variants to be timed
-	fp8Lean       = tiling{"_lean", 128, 256, 256, 4, 1}
-	fp8LeanSquare = tiling{"_lean_square", 128, 128, 128, 6, 1}
-	fp8LeanFew    = tiling{"_lean_few", 128, 64, 64, 8, 1}
-	fp8Ahead      = tiling{"_ahead", 128, 256, 256, 4, 1}
-	fp8Turns      = tiling{"_turns", 128, 256, 256, 4, 1}
-	fp8Early      = tiling{"_early", 128, 256, 256, 4, 1}
-	fp8Swift      = tiling{"_swift", 128, 256, 256, 4, 1}
-	fp8Two        = tiling{"_two", 128, 128, 128, 6, 1}
-	fp8Bare       = tiling{"_bare", 128, 256, 256, 4, 1} // other bits: not promoted
 )
 
 // FP8Paths are the values of [driver.Context.Path] that force each kernel of products of codes.
-var FP8Paths = []string{"fp8_wide", "fp8_square", "fp8_few", "fp8_lean", "fp8_lean_square", "fp8_lean_few",
-	"fp8_ahead", "fp8_turns", "fp8_early", "fp8_swift", "fp8_two"}
+var FP8Paths = []string{"fp8_wide", "fp8_square", "fp8_few"}
 
 // fp8TilingFor reads shapes alone.
 func (d *Ops) fp8TilingFor(groups, rows, columns int) tiling {
-	for _, s := range []tiling{fp8Wide, fp8Square, fp8Few, fp8Lean, fp8LeanSquare, fp8LeanFew, fp8Ahead, fp8Turns,
-		fp8Early, fp8Swift, fp8Two, fp8Bare} {
+	for _, s := range []tiling{fp8Wide, fp8Square, fp8Few} {
 		if d.Path == "fp8"+s.name {
 			return s
 		}
