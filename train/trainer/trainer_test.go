@@ -100,16 +100,10 @@ func TestStep(t *testing.T) {
 		defer dev.Close()
 		var of []float64
 		err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-			m, _, err := setup.OpenTrained(dev, s)
+			_, tr, err := begin(r, dev, s, func(o *trainer.Options) { o.MicroBatch = micro })
 			if err != nil {
 				return err
 			}
-			o, err := setup.TrainerOptions(s, 8, nil)
-			if err != nil {
-				return err
-			}
-			o.MicroBatch = micro
-			tr := trainer.New(r, m, o)
 			mean := tr.EvalLoss(packs) // of the weights before the first step
 			for step := 1; step <= 8; step++ {
 				res := tr.Step(step, batch)
@@ -205,6 +199,21 @@ func TestNotFiniteUpdate(t *testing.T) {
 	}
 }
 
+// begin makes the trainer of a shape's 8 steps, with options that set may change.
+func begin(r *parallel.Rank, dev kernels.Device, s *configs.Shape, set func(o *trainer.Options)) (*model.Model,
+	*trainer.Trainer, error) {
+	m, _, err := setup.OpenTrained(dev, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := setup.TrainerOptions(s, 8, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	set(&o)
+	return m, trainer.New(r, m, o), nil
+}
+
 // onHost trains on one CPU rank whose copies are late, with or without updates that are left to the next step.
 func onHost(t *testing.T, s *configs.Shape, seed uint64, later bool,
 	body func(dev kernels.Device, r *parallel.Rank, m *model.Model, tr *trainer.Trainer)) {
@@ -214,16 +223,11 @@ func onHost(t *testing.T, s *configs.Shape, seed uint64, later bool,
 		t.Fatal(err)
 	}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, _, err := setup.OpenTrained(dev, s)
+		m, tr, err := begin(r, dev, s, func(o *trainer.Options) { o.Defer = later })
 		if err != nil {
 			return err
 		}
-		o, err := setup.TrainerOptions(s, 8, nil)
-		if err != nil {
-			return err
-		}
-		o.Defer = later
-		body(dev, r, m, trainer.New(r, m, o))
+		body(dev, r, m, tr)
 		return nil
 	})
 	if err := errors.Join(err, dev.Close()); err != nil {
