@@ -3,7 +3,6 @@
 package driver
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -102,10 +101,8 @@ func (c *Context) launchSegment() {
 // stage keeps values for the card and returns where they will be. Layers stage the same again and again: it is kept
 // once.
 func (r *graphReplay) stage(src []byte) cu.DevicePtr {
-	for _, p := range r.kept {
-		if bytes.Equal(r.host[p[0]:p[1]], src) {
-			return r.base + cu.DevicePtr(p[0])
-		}
+	if at, yes := stagedAt(r.host, r.kept, src); yes {
+		return r.base + cu.DevicePtr(at)
 	}
 	if r.staged+len(src) > len(r.host) {
 		panic(fmt.Sprintf("cuda: a repeated sequence stages more than %d bytes", stagedBytes))

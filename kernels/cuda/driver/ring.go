@@ -58,10 +58,10 @@ func (r *ring) put(src []byte) (at int, err error) {
 // piece is what was put, on the host.
 func (r *ring) piece(at, bytes int) []byte { return r.host[at : at+bytes] }
 
-// again is where the same piece already lies.
-func (r *ring) again(src []byte) (at int, yes bool) {
-	for _, p := range slices.Backward(r.latest) {
-		if bytes.Equal(r.host[p[0]:p[1]], src) {
+// stagedAt is where a piece lies that equals src, of pieces that begin and end at places of host.
+func stagedAt(host []byte, pieces [][2]int, src []byte) (at int, yes bool) {
+	for _, p := range slices.Backward(pieces) {
+		if bytes.Equal(host[p[0]:p[1]], src) {
 			return p[0], true
 		}
 	}
@@ -95,7 +95,7 @@ func (c *Context) stage(src []byte) (p cu.DevicePtr) {
 	if c.replay.current != nil {
 		return c.replay.stage(src)
 	}
-	if at, yes := c.ring.again(src); yes {
+	if at, yes := stagedAt(c.ring.host, c.ring.latest, src); yes {
 		return c.ring.base + cu.DevicePtr(at)
 	}
 	c.Do(func() error {
