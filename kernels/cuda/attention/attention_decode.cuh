@@ -79,6 +79,7 @@ __device__ inline void team_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kTeam 
 template <int D>
 struct InNumbers {
   using Slots = Ring<D, 1>;
+  static constexpr int kReaders = kTeam, kWriters = 1;  // arrivals for each slot
   Slots ring;
 
   // column of a part's 16 is that of row lane/4, or that + 8, of the sums of values.
@@ -116,6 +117,11 @@ struct InNumbers {
   // clear zeroes values from row `from` on.
   __device__ void clear(const Held& h, int from) const {
     clear_rows<D>(ring.tile(h), from, threadIdx.x, kTeam * kWarp);
+  }
+  // release gives back what the warp has read.
+  __device__ void release(const Held& h) const {
+    __syncwarp();
+    ring.release(h);
   }
 };
 
@@ -227,7 +233,7 @@ __device__ inline void decode(In in, F copy, u16* out, float* lse, const u16* q,
   auto& ring = in.ring;
   ring.base = slots, ring.full = board.full, ring.empty = board.empty, ring.count = ring_slots;
   ring.slot = ring.phase = 0;
-  ring.prepare(kTeam);
+  ring.prepare(In::kReaders, In::kWriters);
   if (warp == kTeam) {
     copy(ring, t, kv_head);
     return;
@@ -256,9 +262,8 @@ __device__ inline void decode(In in, F copy, u16* out, float* lse, const u16* q,
     keys[1] = two ? ring.take() : keys[0], values[1] = two ? ring.take() : values[0];
     ring.wait(keys[0]), ring.wait(keys[1]);
     me.dots(in, keys);
-    __syncwarp();
-    ring.release(keys[0]);
-    if (two) ring.release(keys[1]);
+    in.release(keys[0]);
+    if (two) in.release(keys[1]);
     team_sync();
     me.soften(x, c);
     ring.wait(values[0]), ring.wait(values[1]);
@@ -267,9 +272,8 @@ __device__ inline void decode(In in, F copy, u16* out, float* lse, const u16* q,
     team_sync();
     me.add(in, values[0], 0);
     if (two) me.add(in, values[1], 1);
-    __syncwarp();
-    ring.release(values[0]);
-    if (two) ring.release(values[1]);
+    in.release(values[0]);
+    if (two) in.release(values[1]);
   }
 
   auto out_of = [&](int pair) { return out + row_of(pair) * os + head_of(pair) * D; };

@@ -62,9 +62,8 @@ struct CodeRing : RingPlace {
           for (int b = 0; b < kBlocks; b++)
             scales(h)[b * kRows + j * kWarp + lane] =
                 x + j * kWarp + lane < last ? scale_bf16(found[which][j] >> 8 * b & 255) : 0;
-        __syncwarp();  // before the first lane says that they are there
         if (lane == 0) barrier_expect(full + h.slot, bytes);
-        __syncwarp();
+        else barrier_arrive(full + h.slot);  // each lane for the scales that it has written
 #pragma unroll
         for (int j = 0; j < 2; j++)
           if (row[j] >= 0)
@@ -85,6 +84,7 @@ __device__ inline u32 two_of(u32 codes, int second, u32 scales) {
 template <int D>
 struct InCodes {
   using Slots = CodeRing<D>;
+  static constexpr int kReaders = kTeam * kWarp, kWriters = kWarp;  // each thread, as scales are no copies
   Slots ring;
 
   __device__ static int column(int lane, int half) { return lane / 4 * 2 + half; }
@@ -141,6 +141,7 @@ struct InCodes {
     }
   }
   __device__ void clear(const Held&, int) const {}
+  __device__ void release(const Held& h) const { ring.release_own(h); }
 };
 
 #define DECODE(D, R)                                                                                                \
