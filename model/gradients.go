@@ -15,8 +15,11 @@ func blockUnit(block int) int { return 1 + block }
 func (m *Model) headUnit() int { return 1 + len(m.Blocks) }
 
 // Place is that of a micro-batch among the Of micro-batches of a step, or of a share among its shares. The one At is
-// computed by rank At modulo the number of ranks.
-type Place struct{ At, Of int }
+// computed by rank At modulo the number of ranks. Open: others of the step follow, whose places begin from 0 again.
+type Place struct {
+	At, Of int
+	Open   bool
+}
 
 // gradients are where gradients of a rank lie. The only rank adds them to their sums. Of several, one adds to the sums
 // of a unit at a time, in the order of shares: the unit's sums pass from rank to rank around a ring, and rest with the
@@ -54,6 +57,7 @@ type gradientUnit struct {
 	columns int
 	params  []gradientView
 	owned   []ownedColumns
+	rest    []kernels.Event // of the first rank: after these the owners have the sums of an open step; nil: none
 }
 
 // gradientView is a parameter's gradient in a slot.
@@ -207,13 +211,17 @@ func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tens
 	case r.Data == nil: // a plan
 		kernels.CountExchange(r.Dev, kernels.ExchangeGradient, t.Bytes())
 		r.Dev.Zero(t)
-	case at.At == 0:
+	case at.At == 0 && u.rest == nil:
 		r.Transfers.WaitEvents(s.free()...)
 		r.Dev.Zero(t)
 	case r.ID > 0:
 		r.Data.Receive(r.ID-1, t, s.free()...).Wait()
 	default: // the last rank has brought the sums of the round before to their owners
-		after := append(s.free(), r.Data.Await(r.Size-1, u.number)...)
+		brought := u.rest
+		if u.rest = nil; at.At > 0 {
+			brought = r.Data.Await(r.Size-1, u.number)
+		}
+		after := append(s.free(), brought...)
 		var copied []kernels.Event
 		for _, o := range u.owned {
 			copied = append(copied, r.Transfers.CopyPeer(after, kernels.PeerCopy{Dst: o.of(t), Src: o.sum}))
@@ -237,8 +245,22 @@ func (u *gradientUnit) send(r *parallel.Rank, s *gradientSlot, t kernels.Tensor,
 		s.used = append(s.used, r.Transfers.CopyPeer([]kernels.Event{done},
 			kernels.PeerCopy{Dst: o.sum, Src: o.of(t)}))
 	}
-	if !last {
+	switch {
+	case last && !at.Open:
+	case r.ID == 0:
+		u.rest = slices.Clone(s.used)
+	default:
 		r.Data.Notify(0, u.number, s.used...)
+	}
+}
+
+// RestGradients ends the gradients of micro-batches whose step goes on: their sums are with the owners, where the rank
+// of the last one has brought them.
+func (m *Model) RestGradients(r *parallel.Rank, last int) {
+	for i := range m.grads.units {
+		if u := &m.grads.units[i]; r.Data != nil && r.ID == 0 && last > 0 && u.columns > 0 {
+			u.rest = r.Data.Await(last, u.number)
+		}
 	}
 }
 
@@ -276,6 +298,9 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 	if len(m.grads.units) > 0 && r.Data != nil {
 		for i := range m.grads.slots {
 			r.Transfers.WaitEvents(m.grads.slots[i].free()...)
+		}
+		for i := range m.grads.units {
+			m.grads.units[i].rest = nil
 		}
 		r.Data.Barrier()
 	}

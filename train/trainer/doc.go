@@ -9,7 +9,8 @@
 //
 // A [Sample] is a sequence of tokens with what an objective knows of each of them. Packs of samples become a [Batch]:
 // rows one after the other, with an index from samples to rows. [Trainer.Step] is forward, backward and the optimizer's
-// step; [Trainer.ForwardBackward] is the first two alone, of one micro-batch. [Trainer.LogProbs] and [EachLogProb]
+// step; where packs come one after the other, a [Feed] computes each as it comes, and ends in the same bits.
+// [Trainer.ForwardBackward] is the first two alone, of one micro-batch. [Trainer.LogProbs] and [EachLogProb]
 // compute log-probabilities without gradients.
 //
 // It imports model, optim, parallel, data and kernels. It knows nothing of shapes, folders or logs: those belong to

@@ -131,7 +131,7 @@ func (t *Trainer) largestPipeline(micros int, b batchPart, computed func(lanes, 
 	}
 	plain := *t
 	plain.Objective, plain.Defer = optim.SFT{}, false
-	plain.runPipeline(r, t.Model, stepRates{}, slices.Repeat([]batchPart{b}, few), make([]MicroBatch, few))
+	plain.runPipeline(r, t.Model, portion{}, slices.Repeat([]batchPart{b}, few), make([]MicroBatch, few))
 	computed(few, 1, micros)
 	t.Model.FinishGradients(r)
 	plain.update(r, t.Model, stepRates{step: 1, scale: 1, rowScale: 1})

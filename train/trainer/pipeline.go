@@ -15,7 +15,7 @@ type pipeline struct {
 	t        *Trainer
 	m        *model.Model
 	chunks   []model.Stage // that the rank has
-	by       stepRates
+	by       portion
 	tasks    schedule.Schedule
 	of       []batchPart // the micro-batches
 	first    []int       // row of the step of each
@@ -40,7 +40,7 @@ type inFlight struct {
 }
 
 // runPipeline computes the tasks of a rank. It returns the micro-batches whose log-probabilities lie on its stack.
-func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by stepRates, micros []batchPart, done []MicroBatch) (
+func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by portion, micros []batchPart, done []MicroBatch) (
 	own []int) {
 	if m.TiesHead() {
 		m.UseEmbedding(r) // on all ranks
@@ -51,7 +51,7 @@ func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by stepRates, mi
 	p := pipeline{t: t, m: m, chunks: m.PipelineStages(r.ID), by: by, of: micros, done: done,
 		inFlight: map[passing]*inFlight{}}
 	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), len(micros))
-	row := 0
+	row := by.row
 	for i, b := range micros {
 		p.first = append(p.first, row)
 		row += b.rows()

@@ -10,7 +10,14 @@ import (
 	"lockstep/parallel"
 )
 
-// stepRates is what all ranks know of a step.
+// portion is packs of a step that go through the model while others may not be there yet.
+type portion struct {
+	stepRates
+	row         int // of the step, that it begins with
+	first, last bool
+}
+
+// stepRates is what all ranks know of a step; but for its number, from its last portion on.
 type stepRates struct {
 	step     int
 	scale    float64 // of the loss
@@ -28,13 +35,15 @@ type MicroBatch struct {
 	kl       []float32          // of the indexers, [indexers, T], once it has been read
 }
 
-// rankStep is a rank's part of a step: of each round of places, one for each rank, its own, and the update of its
-// shards. Rounds are summed in the order of ranks, so gradients are sums over segments in the order of packs.
-// Interleaved, consecutive rounds are on the rank's lanes. What its micro-batches measured is written to done, by
-// place.
-func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micros [][][]Sample, places []place,
+// rankStep is a rank's part of a portion: of each round of places, one for each rank, its own, and behind the last
+// portion of a step the update of its shards. Rounds are summed in the order of ranks, so gradients are sums over
+// segments in the order of packs. Interleaved, consecutive rounds are on the rank's lanes. What its micro-batches
+// measured is written to done, by place.
+func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by portion, micros [][][]Sample, places []place,
 	done []MicroBatch) (norm, indexerNorm float64) {
-	m.FetchStates()
+	if by.first {
+		m.FetchStates()
+	}
 	for _, lane := range r.Lanes(t.lanes()) {
 		defer lane.Stack.Release(lane.Stack.Mark())
 	}
@@ -45,8 +54,13 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 		own = t.rounds(r, m, by, micros, places, done)
 	}
 	m.UseAll(r)
-	m.FinishGradients(r)
-	readNorms := t.update(r, m, by)
+	readNorms := func() (own, indexers float64) { return 0, 0 }
+	if by.last {
+		m.FinishGradients(r)
+		readNorms = t.update(r, m, by.stepRates)
+	} else {
+		m.RestGradients(r, t.lastRank(len(places), r.Size))
+	}
 	for _, i := range own {
 		if places[i] != hole {
 			done[i].read(r)
@@ -64,24 +78,24 @@ func (t *Trainer) batches(micros [][][]Sample) (list []batchPart) {
 }
 
 // rounds computes the rank's place of each round, and returns the places that it had.
-func (t *Trainer) rounds(r *parallel.Rank, m *model.Model, by stepRates, micros [][][]Sample, places []place,
+func (t *Trainer) rounds(r *parallel.Rank, m *model.Model, by portion, micros [][][]Sample, places []place,
 	done []MicroBatch) (own []int) {
 	lanes := r.Lanes(t.lanes())
-	rows := firstRows(micros)
+	rows := firstRows(micros, by.row)
 	shares := t.shares(len(places), r.Size)
 	n := len(shares)
 	for first := 0; first < n; first += len(lanes) * r.Size {
 		rounds := min(len(lanes), (n-first+r.Size-1)/r.Size)
 		parallel.Interleave(lanes[:rounds], func(round int, r *parallel.Rank) {
 			at := first + round*r.Size + r.ID
-			w := share{place: model.Place{At: at, Of: n}, several: len(shares[0]) > 1}
+			w := share{place: model.Place{At: at, Of: n, Open: !by.last}, several: len(shares[0]) > 1}
 			var own []int
 			if at < n {
 				own = shares[at]
 			}
 			for _, i := range own {
 				w.tasks = append(w.tasks, t.task(m, by.step, micros, places[i], rows,
-					model.Place{At: i, Of: len(places)}))
+					model.Place{At: i, Of: len(places), Open: !by.last}))
 			}
 			for m.ExpertParallel() && len(w.tasks) < len(shares[0]) {
 				w.tasks = append(w.tasks, task{})
@@ -116,6 +130,14 @@ func (t *Trainer) shares(places, ranks int) (list [][]int) {
 	return list
 }
 
+// lastRank is the rank of the last share of so many places, which adds to sums of gradients behind all others.
+func (t *Trainer) lastRank(places, ranks int) int {
+	if !t.dealt() {
+		places = len(t.shares(places, ranks))
+	}
+	return (places - 1) % ranks
+}
+
 // together tells whether a rank's micro-batches go through the model block by block.
 func (t *Trainer) together() bool {
 	blocks, _ := t.Model.OnHost()
@@ -148,9 +170,9 @@ type share struct {
 	several bool        // tasks in some share
 }
 
-// firstRows is the row of the step that each micro-batch begins with.
-func firstRows(micros [][][]Sample) []int {
-	first, next := make([]int, len(micros)), 0
+// firstRows is the row of the step that each micro-batch begins with, the first one with row next.
+func firstRows(micros [][][]Sample, next int) []int {
+	first := make([]int, len(micros))
 	for i, packs := range micros {
 		first[i] = next
 		for _, pack := range packs {

@@ -65,40 +65,7 @@ type StepResult struct {
 	Tokens         int     // rows computed
 }
 
-// Step takes one optimizer step (counted from 1) on a global batch. No bit depends on how its packs are grouped into
-// micro-batches, or dealt to ranks. Everything is enqueued before the first result is read, except for objectives whose
-// derivative needs log-probabilities: the host waits for the device once a step. A rank that fails is a
-// [kernels.Fault].
-func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
-	res := StepResult{LR: t.Schedule.At(step), Tokens: CountRows(batch.Packs)}
-	rates := stepRates{step: step, scale: batch.Scale, lr: res.LR, rowScale: 1 / float64(max(res.Tokens, 1))}
-	micros := t.microBatches(batch.Packs)
-	places := dealt(micros, t.Context, t.Rank.Dev.Definition().Segment)
-	done := make([]MicroBatch, len(places))
-	t.eachRank(func(r *parallel.Rank, m *model.Model) {
-		norm, indexerNorm := t.rankStep(r, m, rates, micros, places, done)
-		if r.ID == 0 {
-			res.Norm, res.IndexerNorm = norm, indexerNorm
-		}
-	})
-	for i, m := range done {
-		if places[i] == hole {
-			continue
-		}
-		if m.diverge(&res.IndexerLoss); !joined(done, places, i) {
-			continue
-		}
-		t.Objective.Measure(&res.Measures, m.Rows)
-		if t.Observe != nil {
-			t.Observe(m.Batch)
-		}
-	}
-	res.Loss *= batch.Scale
-	res.IndexerLoss *= rates.rowScale
-	return res
-}
-
-// microBatches cuts the packs of a step. Where ranks compute packs of their own each gets as many micro-batches as
+// microBatches cuts packs of a step. Where ranks compute packs of their own each gets as many micro-batches as
 // another, all of as many packs but one: a rank that computed a last one alone would keep the others waiting, and pass
 // sums of gradients that little hides. Later ones are larger, as the last packs may be short.
 func (t *Trainer) microBatches(packs [][]Sample) (micros [][][]Sample) {

@@ -300,12 +300,13 @@ func onRanks(t *testing.T, s *configs.Shape, ranks int, seed uint64, later bool,
 		defer dev.Close()
 		devs = append(devs, dev)
 	}
-	w, err := parallel.Open(devs, parallel.Mesh{Experts: 1, Stages: s.Parallel.Stages})
+	of := s.Parallel
+	w, err := parallel.Open(devs, parallel.Mesh{Experts: of.Experts, Context: of.Context, Stages: of.Stages})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	if s.Parallel.Stages == 1 {
+	if of.Stages == 1 && of.Experts == 1 && of.Weights == "replicated" {
 		devs = devs[:1] // each has all weights
 	}
 	err = w.Lead(func(r *parallel.Rank) error {

@@ -1,0 +1,104 @@
+package trainer_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/data"
+	"lockstep/model"
+	"lockstep/parallel"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
+)
+
+// feedBatch is packs of one and of several segments of 64 rows.
+func feedBatch() trainer.GlobalBatch {
+	var packs [][]data.Sample
+	for i, rows := range []int{90, 7, 70, 30, 99, 9, 64} {
+		packs = append(packs, []data.Sample{sequence(int32(3*i+1), rows)})
+	}
+	return trainer.Supervised(packs)
+}
+
+// feed takes a step whose packs come in groups that are drawn, with packs among them that are refused.
+func feed(t *testing.T, tr *trainer.Trainer, step int, batch trainer.GlobalBatch, rng *rand.Rand) trainer.StepResult {
+	t.Helper()
+	var known [][]float32
+	f := tr.Feed(step, func(b *trainer.Batch) { known = append(known, b.Rows.LogProb) })
+	bad := trainer.Sample{Sample: data.Sample{IDs: []int32{1, 1 << 20}, Targets: []int32{1, 2}}}
+	refused := func(sample string, packs ...[]trainer.Sample) {
+		if err := f.Put(packs...); err == nil || !strings.Contains(err.Error(), sample+": row 1: token 1048576") {
+			t.Errorf("a token that is not in the vocabulary: error %v", err)
+		}
+	}
+	for at := 0; at < len(batch.Packs); {
+		n := min(1+rng.IntN(3), len(batch.Packs)-at)
+		next := slices.Clone(batch.Packs[at : at+n])
+		refused(fmt.Sprintf("pack %d, sample 1", n), append(next, []trainer.Sample{next[0][0], bad})...)
+		if at == 0 { // has no weights
+			refused("pack 0, sample 1", []trainer.Sample{{Sample: next[0][0].Sample}, bad})
+		}
+		if err := f.Put(batch.Packs[at : at+n]...); err != nil {
+			t.Error(err)
+		}
+		at += n
+	}
+	res := f.Close(batch.Scale)
+	if rows := len(slices.Concat(known...)); rows != res.Tokens || rows != trainer.CountRows(batch.Packs) {
+		t.Errorf("log-probabilities of %d rows are known, of %d", rows, res.Tokens)
+	}
+	if err := f.Put(batch.Packs[0]); err == nil {
+		t.Error("a pack joins a step that has been taken")
+	}
+	return res
+}
+
+// However the packs of a step come, it has the bits of all at once on one rank: weights, states, loss and norm, on any
+// ranks whose copies are carried out late.
+func TestFeed(t *testing.T) {
+	batch := feedBatch()
+	run := func(ranks int, seed uint64, set ...string) (sum [sha256.Size]byte, results []trainer.StepResult) {
+		s, err := testshape.Parse(append([]string{"definition.segment=64", "model.config.num_hidden_layers=4",
+			fmt.Sprintf("parallel.ranks=%d", ranks)}, set...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng := rand.New(rand.NewPCG(seed, 1))
+		onRanks(t, s, ranks, seed, seed%2 == 1, func(r *parallel.Rank, _ model.Replicas, tr *trainer.Trainer) {
+			for step := 1; step <= 2; step++ {
+				if seed == 0 {
+					results = append(results, tr.Step(step, batch))
+				} else {
+					results = append(results, feed(t, tr, step, batch, rng))
+				}
+			}
+			sum = finished(t, tr.Model, tr)
+		})
+		return sum, results
+	}
+	for base, meshes := range map[string][]string{
+		"model.dtype=bf16 model.config.num_key_value_heads=2": {"", "2", "4", "4 parallel.context=2",
+			"2 parallel.stages=2", "4 parallel.stages=4 pipeline.schedule=zero-bubble",
+			"2 parallel.stages=2 pipeline.schedule=interleaved"},
+		"lora.rank=4": {"2 parallel.experts=2", "3 parallel.weights=sharded run.micro_batch=2",
+			"2 parallel.experts=2 parallel.interleave=2 run.micro_batch=2", "2 offload.weights=0"},
+		"lora.rank=4 lora.dropout=0.2": {"1 offload.optimizer=true offload.ring=0.0001", "2 run.micro_batch=2"},
+	} {
+		want, results := run(1, 0, strings.Fields(base)...)
+		for i, mesh := range meshes {
+			ranks, set := 1, strings.Fields(mesh)
+			if len(set) > 0 {
+				fmt.Sscan(set[0], &ranks)
+				set = set[1:]
+			}
+			got, measured := run(ranks, uint64(i+1), append(strings.Fields(base), set...)...)
+			if got != want || !slices.Equal(measured, results) {
+				t.Errorf("%s, mesh %q: other bits, or results %v, want %v", base, mesh, measured, results)
+			}
+		}
+	}
+}
