@@ -278,6 +278,7 @@ type Counter interface{ Counts() Counts }
 // Counts are totals since the device was opened.
 type Counts struct {
 	Launches    int // kernels launched; a replayed graph counts once
+	Graphs      int // captured of repeated sequences
 	Allocations int // of device memory
 	Waits       int // of the host for the device
 	Bytes       int // of device memory held now

@@ -53,6 +53,7 @@ type Engine struct {
 	cache         *model.Cache
 	pages         *pagePool
 	prefixCaching bool // off for recurrent models: the state at a page's end is not kept
+	fillsUp       bool // see decode
 	freeSlots     []int
 	waiting       []*sequence // in order of arrival, preempted ones first
 	running       []*sequence // in order of admission
@@ -126,6 +127,7 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	mem.Reserve(meta.Bytes(r.Dev, func(_ kernels.Device, mem *kernels.Arena) { m.NewCache(mem, size) }))
 	e := &Engine{r: r, m: m, options: o, cache: m.NewCache(mem, size)}
 	e.pages, e.prefixCaching = newPagePool(o.Pages, o.PageRows), !o.NoPrefixCache && slot == 0
+	e.fillsUp = fillsUp(r.Dev, slot)
 	for slot := range o.Slots {
 		e.freeSlots = append(e.freeSlots, o.Slots-1-slot)
 	}
@@ -265,11 +267,10 @@ func (e *Engine) step() []*sequence {
 		e.onStep(batch, ready)
 	}
 	var next sampled
-	enqueue := func() { next = e.enqueue(batch, ready, last) }
-	if e.onLogits == nil && row == len(ready) && !adjusted(ready) { // decode only: the operations of the step before
-		kernels.Repeat(e.r.Dev, "decode", enqueue)
+	if e.onLogits == nil && 0 < row && row == len(ready) && !adjusted(ready) {
+		next = e.decode(batch)
 	} else {
-		enqueue()
+		next = e.enqueue(batch, ready, last)
 	}
 	failed := e.addPromptLogProbs(batch, next.x)
 	for _, w := range batch {
@@ -295,7 +296,7 @@ func (e *Engine) countRows(w scheduled) {
 	}
 }
 
-// sampled is what a step samples for its n ready sequences.
+// sampled is what a step samples for its n ready sequences, and those that fill a decoding step up.
 type sampled struct {
 	x        kernels.Tensor // of all rows, before the head
 	logits   kernels.Tensor // [n, V]
@@ -431,8 +432,10 @@ func (e *Engine) finishSequences(ready []*sequence) (done []*sequence) {
 			continue
 		}
 		e.release(s)
-		e.running = slices.DeleteFunc(e.running, func(o *sequence) bool { return o == s })
 		done = append(done, s)
+	}
+	if len(done) > 0 {
+		e.running = slices.DeleteFunc(e.running, func(s *sequence) bool { return s.result.Finish != "" })
 	}
 	return done
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // A repeated sequence does what its body says each time: other parameters, other grids, other staged bytes, kernels
-// that come and go, workspaces that grow.
+// that come and go, workspaces that grow. Kernels that come back find the graph that they had.
 func TestRepeat(t *testing.T) {
 	const rows, width, pageRows, pages = 3, 128, 64, 180
 	a := kernels.Attn{Heads: 2, KVHeads: 1, HeadDim: 64, Scale: 0.125}
@@ -41,9 +41,14 @@ func TestRepeat(t *testing.T) {
 	defer r.GraphSizes(first, most)
 	for _, calls := range []int{1, 2, 3, 5, most} {
 		r.GraphSizes(calls, calls)
+		r.Forget("decode")
+		before := r.Counts().Graphs
 		cudatest.Both(t, "repeat", operands, rounds)
 		if graphs := r.GraphCalls("decode"); len(graphs) < max(1, 5/calls) || graphs[0] < min(5, calls) {
 			t.Errorf("no graphs of %d calls were made: %v", calls, graphs)
+		}
+		if n := r.Counts().Graphs - before; calls == most && n != 2 {
+			t.Errorf("%d graphs were captured of two lists of kernels", n)
 		}
 	}
 	if n, _ := cudatest.Differences(t, operands, rounds, func(d kernels.Device, x []kernels.Tensor) {
@@ -62,6 +67,26 @@ type stuck struct {
 func (s stuck) Repeat(_ string, body func()) {
 	if *s.round++; *s.round <= 3 {
 		body()
+	}
+}
+
+// Three lists of kernels that alternate keep their graphs; of four none does, as the one is dropped that ran first.
+func TestGraphsAreBounded(t *testing.T) {
+	d := cudatest.Card.(*Device)
+	x, _ := cudatest.Normal(kernels.F32, 4, 64, 1).On(d)
+	for lists, want := range map[int]int{3: 3, 4: 8} {
+		d.Forget("lists")
+		before := d.Counts().Graphs
+		for i := range 2 * lists {
+			d.Repeat("lists", func() {
+				for range 1 + i%lists {
+					d.Scale(x, x, 1)
+				}
+			})
+		}
+		if got := d.Counts().Graphs - before; got != want {
+			t.Errorf("%d lists of kernels, each twice: %d graphs were captured, want %d", lists, got, want)
+		}
 	}
 }
 

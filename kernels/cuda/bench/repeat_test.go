@@ -151,3 +151,47 @@ func BenchmarkRepeat(b *testing.B) {
 	fmt.Printf("a layer of 10 calls: %.1f us, of which the CPU takes %.1f; the card alone %.1f\n", whole/layers*1e6,
 		host/layers*1e6, alone/layers*1e6)
 }
+
+// What graphs of small kernels cost: launched as they are, with other parameters in every kernel, and captured; and the
+// card's memory that one takes.
+func BenchmarkGraphs(b *testing.B) {
+	const calls, rounds, kept = 400, 20, 64
+	d := cudatest.Card.(*cuda.Device)
+	defer d.Release(d.Held())
+	x := kernels.NewArena(d).New(kernels.F32, calls+rounds, 64)
+	body := func(shift int) func() {
+		return func() {
+			for i := range calls {
+				row := x.RowRange(i+shift, i+shift+1)
+				d.Scale(row, row, 1)
+			}
+		}
+	}
+	run := func(name string, shift func(round int) int, key func(round int) string) {
+		var host, whole time.Duration
+		for round := range rounds {
+			d.Wait()
+			start := time.Now()
+			d.Repeat(key(round), body(shift(round)))
+			host += time.Since(start)
+			d.Wait()
+			whole += time.Since(start)
+		}
+		each := func(t time.Duration) float64 { return float64(t.Microseconds()) / rounds / calls }
+		fmt.Printf("%s: %.2f us of the host a kernel, %.2f until the card is done\n", name, each(host), each(whole))
+	}
+	same := func(int) string { return "graph" }
+	d.Repeat("graph", body(0))
+	run("as it is", func(int) int { return 0 }, same)
+	run("other parameters", func(round int) int { return 1 + round%2 }, same)
+	before := d.Available()
+	run("captured", func(int) int { return 0 }, func(round int) string { return fmt.Sprint("graph ", round) })
+	for i := rounds; i < kept; i++ {
+		d.Repeat(fmt.Sprint("graph ", i), body(0))
+	}
+	fmt.Printf("%d graphs of %d kernels: %.2f MiB of the card's memory each\n", kept, calls,
+		float64(before-d.Available())/kept/(1<<20))
+	for i := range kept {
+		d.Forget(fmt.Sprint("graph ", i))
+	}
+}

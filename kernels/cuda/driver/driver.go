@@ -56,6 +56,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -214,6 +215,7 @@ func copyRows(dst, src cu.DevicePtr, dstPitch, srcPitch, width, rows int, s cu.S
 type graph struct {
 	plan  C.CUgraph // owns the nodes
 	nodes []C.CUgraphNode
+	calls []call // of the nodes, as they will be launched next
 	exec  C.CUgraphExec
 }
 
@@ -228,7 +230,7 @@ func newGraph(calls []call) (*graph, error) {
 		if err := node(g.plan, nil, &last, &calls[i]); err != nil {
 			return nil, errors.Join(err, g.close())
 		}
-		g.nodes = append(g.nodes, last)
+		g.nodes, g.calls = append(g.nodes, last), append(g.calls, calls[i].keep(nil))
 	}
 	if code := C.cuGraphInstantiate(&g.exec, g.plan, 0); code != C.CUDA_SUCCESS {
 		return nil, errors.Join(failure(code), g.close())
@@ -236,8 +238,25 @@ func newGraph(calls []call) (*graph, error) {
 	return g, nil
 }
 
-// change gives node i what its kernel is to be launched with from now on.
-func (g *graph) change(i int, c *call) error { return node(nil, g.exec, &g.nodes[i], c) }
+// hasKernels tells whether the graph launches the kernels of these calls.
+func (g *graph) hasKernels(calls []call) bool {
+	return slices.EqualFunc(g.calls, calls, func(x, y call) bool { return x.f == y.f })
+}
+
+// update gives each node what its kernel is to be launched with from now on, where that differs.
+func (g *graph) update(calls []call) error {
+	for i := range calls {
+		c, of := &calls[i], &g.calls[i]
+		if of.equal(c) {
+			continue
+		}
+		if err := node(nil, g.exec, &g.nodes[i], c); err != nil {
+			return err
+		}
+		*of = c.keep(of.params)
+	}
+	return nil
+}
 
 func node(plan C.CUgraph, exec C.CUgraphExec, n *C.CUgraphNode, c *call) error {
 	if len(c.params) != c.f.size {

@@ -54,15 +54,15 @@ func (c *Context) GraphSizes(first, most int) (oldFirst, oldMost int) {
 	return oldFirst, oldMost
 }
 
-// GraphCalls is how many calls each graph of a repeated sequence has.
+// GraphCalls is how many calls each graph has that a repeated sequence ran last.
 func (c *Context) GraphCalls(key string) (calls []int) {
 	seq := c.replay.sequences[key]
 	if seq == nil {
 		return nil
 	}
 	for _, p := range seq.segments {
-		if p.graph != nil {
-			calls = append(calls, len(p.calls))
+		if n := len(p.graphs); n > 0 {
+			calls = append(calls, len(p.graphs[n-1].calls))
 		}
 	}
 	return calls
@@ -71,14 +71,16 @@ func (c *Context) GraphCalls(key string) (calls []int) {
 // Replay enqueues the graphs of a repeated sequence as they are, without its body.
 func (c *Context) Replay(key string) {
 	for _, p := range c.replay.sequences[key].segments {
-		c.Do(p.graph.run)
+		c.Do(p.graphs[len(p.graphs)-1].run)
 	}
 }
 
-// Forget drops the graphs of a repeated sequence.
+// Forget drops the graphs of a repeated sequence, if there are some.
 func (c *Context) Forget(key string) {
-	for _, p := range c.replay.sequences[key].segments {
-		c.Do(p.close)
+	if seq := c.replay.sequences[key]; seq != nil {
+		for _, p := range seq.segments {
+			c.Do(p.close)
+		}
 	}
 	delete(c.replay.sequences, key)
 }

@@ -68,7 +68,7 @@ func (c *Context) Available() int {
 // Counts is what the device was asked so far, and what it holds.
 func (c *Context) Counts() kernels.Counts {
 	n := c.counts
-	n.Bytes = c.size
+	n.Bytes, n.Graphs = c.size, c.replay.captured
 	for _, p := range c.owned {
 		n.Bytes += p.bytes
 	}

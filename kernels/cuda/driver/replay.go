@@ -5,6 +5,8 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"math/bits"
+	"slices"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -19,6 +21,7 @@ type graphReplay struct {
 	current   *sequence // whose body runs; nil: none
 	first     int       // calls of the first segment; each has twice as many as the one before
 	most      int       // but no more than these
+	captured  int       // graphs, so far
 
 	host   []byte // what the body stages; pinned
 	base   cu.DevicePtr
@@ -35,14 +38,16 @@ type sequence struct {
 	at       int // of the segment that the body is in
 }
 
-// segment is some of the calls of a sequence, as one graph.
+// segment is some of the calls of a sequence, as one graph. Another one is kept for each of the last lists of kernels:
+// which kernel is launched may depend on rows or on positions.
 type segment struct {
-	calls   []call
-	at      int   // of the body's next call
-	changed []int // calls that the graph has otherwise
-	rebuild bool  // the graph has other kernels
-	graph   *graph
+	calls  []call
+	at     int      // of the body's next call
+	graphs []*graph // the one that ran last is last
 }
+
+// mostGraphs is how many graphs a segment keeps.
+const mostGraphs = 3
 
 // A segment has few enough calls that the card need not wait long for the first, and enough of them to make up for the
 // start of a graph, some microseconds.
@@ -110,14 +115,29 @@ func (r *graphReplay) stage(src []byte) cu.DevicePtr {
 	at := r.staged
 	copy(r.host[at:], src)
 	r.kept = append(r.kept, [2]int{at, at + len(src)})
-	r.staged = (at + len(src) + 255) &^ 255
+	r.staged = at + room(len(src))
 	return r.base + cu.DevicePtr(at)
+}
+
+// room is the bytes between a piece and the next one: a power of two, so that page tables that grow by a few pages move
+// nothing behind them, which calls name. Long pieces have what they take.
+func room(size int) int {
+	const least, most = 256, 64 << 10
+	if size > most {
+		return (size + least - 1) &^ (least - 1)
+	}
+	return max(least, 1<<bits.Len(uint(size-1)))
 }
 
 // launch sends what was staged since the last segment, brings the graph of this one up to date and runs it.
 func (r *graphReplay) launch(toCard func(cu.DevicePtr, []byte) error) error {
 	p := r.current.segments[r.current.at]
-	if err := p.update(); err != nil {
+	graph, err := p.reuse()
+	if graph == nil && err == nil {
+		graph, err = p.capture()
+		r.captured++
+	}
+	if err != nil {
 		return err
 	}
 	if from := r.sent; from < r.staged {
@@ -126,7 +146,7 @@ func (r *graphReplay) launch(toCard func(cu.DevicePtr, []byte) error) error {
 			return err
 		}
 	}
-	return p.graph.run()
+	return graph.run()
 }
 
 // end is after the last segment.
@@ -153,49 +173,56 @@ func (r *graphReplay) add(c *call) (full bool) {
 		seq.segments = append(seq.segments, &segment{})
 	}
 	p := seq.segments[seq.at]
-	p.add(c)
+	p.keep(c)
 	return p.at == min(r.most, r.first<<min(seq.at, 16))
 }
 
-// add holds a call against the one in its place and keeps what differs.
-func (s *segment) add(c *call) {
-	switch {
-	case s.at == len(s.calls) || s.calls[s.at].f != c.f:
-		s.calls, s.rebuild = append(s.calls[:s.at], c.keep(nil)), true
-	case !s.calls[s.at].equal(c):
-		s.calls[s.at] = c.keep(s.calls[s.at].params)
-		s.changed = append(s.changed, s.at)
+// keep takes the body's next call.
+func (s *segment) keep(c *call) {
+	if s.at == len(s.calls) {
+		s.calls = append(s.calls, call{})
 	}
+	s.calls[s.at] = c.keep(s.calls[s.at].params)
 	s.at++
 }
 
-// update makes the graph hold the calls of the body that has run.
-func (s *segment) update() (err error) {
-	if s.rebuild || s.at < len(s.calls) {
-		if err := s.close(); err != nil {
-			return err
-		}
-		s.calls, s.changed, s.rebuild = s.calls[:s.at], s.changed[:0], false
-		s.graph, err = newGraph(s.calls)
-		return err
-	}
-	for _, i := range s.changed {
-		if err := s.graph.change(i, &s.calls[i]); err != nil {
-			return err
+// reuse is the graph of the kernels that the body has called, brought up to date, and from now on the last; nil: there
+// is none.
+func (s *segment) reuse() (*graph, error) {
+	calls := s.calls[:s.at]
+	for i, g := range slices.Backward(s.graphs) {
+		if g.hasKernels(calls) {
+			s.graphs = append(slices.Delete(s.graphs, i, i+1), g)
+			return g, g.update(calls)
 		}
 	}
-	s.changed = s.changed[:0]
-	return nil
+	return nil, nil
 }
 
-// close drops the graph.
-func (s *segment) close() error {
-	if s.graph == nil {
-		return nil
+// capture is a new graph of what the body has called, in the place of the one that has not run for longest where there
+// are mostGraphs.
+func (s *segment) capture() (*graph, error) {
+	if len(s.graphs) == mostGraphs {
+		oldest := s.graphs[0]
+		s.graphs = slices.Delete(s.graphs, 0, 1)
+		if err := oldest.close(); err != nil {
+			return nil, err
+		}
 	}
-	g := s.graph
-	s.graph = nil
-	return g.close()
+	g, err := newGraph(s.calls[:s.at])
+	if err == nil {
+		s.graphs = append(s.graphs, g)
+	}
+	return g, err
+}
+
+// close drops the graphs.
+func (s *segment) close() (err error) {
+	for _, g := range s.graphs {
+		err = errors.Join(err, g.close())
+	}
+	s.graphs = nil
+	return err
 }
 
 func (r *graphReplay) close() error {
