@@ -27,37 +27,48 @@ const (
 	absorbedWideThreads = 384 // of a block with wgmma: two warpgroups that compute and one that copies
 )
 
-// queryLists are the queries of a call and what they attend to, in the order in which blocks take them.
-type queryLists struct {
+// numberedQueries are the queries of a layout, in the order in which blocks take them.
+type numberedQueries struct {
 	sequences []absorbedSequence
+	pages     []int32
 	queries   int
-	topK      int // entries of the longest list
-	params    absorbedLists
+}
+
+// queryLists are the queries of a call and what they attend to.
+type queryLists struct {
+	*numberedQueries
+	topK   int // entries of the longest list
+	params absorbedLists
 }
 
 // listQueries numbers queries, those with the longest lists first; indices nil: of all keys.
 func (d *Ops) listQueries(kv kernels.KV, indices kernels.Tensor, l *kernels.Layout) *queryLists {
-	spans := slices.Clone(l.Spans)
-	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Pos+y.Rows, x.Pos+x.Rows) })
-	s := &queryLists{topK: 1 << 30}
+	numbered := d.numbered.of(kv.PageRows, l, 0, func() *numberedQueries { return numberQueries(l, kv.PageRows) })
+	s := &queryLists{numberedQueries: numbered, topK: 1 << 30}
 	if !indices.IsNil() {
 		s.topK = indices.Cols
 	}
-	var pages []int32
+	s.params = absorbedLists{sequences: driver.Stage(d.Context, s.sequences),
+		pages: driver.At(driver.Stage(d.Context, s.pages)), indices: driver.AtType(indices, kernels.I32),
+		count: driver.Int32(len(s.sequences)), pageRows: driver.Int32(kv.PageRows), topK: driver.Int32(s.topK),
+		stride: driver.Int32(indices.Stride)}
+	return s
+}
+
+// numberQueries numbers the queries of a layout, those of the longest sequences first.
+func numberQueries(l *kernels.Layout, pageRows int) *numberedQueries {
+	spans, s := slices.Clone(l.Spans), &numberedQueries{}
+	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Pos+y.Rows, x.Pos+x.Rows) })
 	for _, span := range spans {
 		q := absorbedSequence{start: int32(s.queries), row: int32(span.Row + span.Rows - 1),
 			pos: int32(span.Pos + span.Rows - 1), base: int32(span.KeyRow()), pages: -1}
-		if kv.PageRows > 0 {
-			q.pages = int32(len(pages))
-			pages = append(pages, span.Pages...)
+		if pageRows > 0 {
+			q.pages = int32(len(s.pages))
+			s.pages = append(s.pages, span.Pages...)
 		}
 		s.sequences = append(s.sequences, q)
 		s.queries += span.Rows
 	}
-	s.params = absorbedLists{sequences: driver.Stage(d.Context, s.sequences),
-		pages: driver.At(driver.Stage(d.Context, pages)), indices: driver.AtType(indices, kernels.I32),
-		count: driver.Int32(len(spans)), pageRows: driver.Int32(kv.PageRows), topK: driver.Int32(s.topK),
-		stride: driver.Int32(indices.Stride)}
 	return s
 }
 

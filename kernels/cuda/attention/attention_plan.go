@@ -41,9 +41,29 @@ type attentionPlan struct {
 	words     []int32 // pages, tiles, counters
 }
 
-// attentionPlans keeps the latest plan of each shape: the layers of a forward are one layout's, and to plan 256
-// sequences takes the host 0.1 ms.
-type attentionPlans map[planShape]laidOut
+// latest keeps what was last made of a layout for each of some shapes: the layers of a forward have one layout, and to
+// plan 256 sequences takes the host 0.1 ms.
+type latest[S comparable, P any] map[S]madeOf[P]
+
+// madeOf is what was made of a layout, for calls with so much room for intermediate results.
+type madeOf[P any] struct {
+	layout *kernels.Layout // kept, so that its address is no other's
+	room   int
+	plan   P
+}
+
+// of is what make makes of a layout, which does not change once it is in use.
+func (c latest[S, P]) of(shape S, l *kernels.Layout, room int, make func() P) P {
+	if was := c[shape]; was.layout != l || was.room != room {
+		c[shape] = madeOf[P]{l, room, make()}
+	}
+	return c[shape].plan
+}
+
+// attentionPlans are the plans of dense attention.
+type attentionPlans struct {
+	latest[planShape, *attentionPlan]
+}
 
 // planShape is what layers of one plan have in common, besides the layout.
 type planShape struct {
@@ -53,19 +73,12 @@ type planShape struct {
 	codes    bool
 }
 
-type laidOut struct {
-	layout *kernels.Layout // kept, so that its address is no other's
-	plan   *attentionPlan
-}
-
-// of is the plan for a layout, which does not change once it is in use.
+// of is the plan for a layout.
 func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams,
 	room int) *attentionPlan {
-	shape := planShape{a, kv.PageRows, teams, kv.Codes != nil}
-	if c[shape].layout != l {
-		c[shape] = laidOut{l, planAttention(def, kv, l, a, teams, room)}
-	}
-	return c[shape].plan
+	return c.latest.of(planShape{a, kv.PageRows, teams, kv.Codes != nil}, l, room, func() *attentionPlan {
+		return planAttention(def, kv, l, a, teams, room)
+	})
 }
 
 // planAttention cuts spans into tiles of queries, for kernels with wgmma by so many warpgroups or (0) without, and

@@ -25,7 +25,7 @@ func ascending(n, from, step, pageRows int) *kernels.Layout {
 
 // A plan serves the layers of one layout and shape, and no other's.
 func TestPlansAreOfTheirLayout(t *testing.T) {
-	def, plans := kernels.Default(), attentionPlans{}
+	def, plans := kernels.Default(), attentionPlans{latest[planShape, *attentionPlan]{}}
 	layouts := []*kernels.Layout{ascending(5, 100, 5, 16), ascending(5, 101, 5, 16)}
 	shapes := []kernels.Attn{{Heads: 32, KVHeads: 4, HeadDim: 128}, {Heads: 32, KVHeads: 4, HeadDim: 128, Window: 64}}
 	for round, l := range []*kernels.Layout{layouts[0], layouts[1], layouts[0]} {
@@ -41,6 +41,10 @@ func TestPlansAreOfTheirLayout(t *testing.T) {
 				}
 			}
 		}
+	}
+	kv := kernels.KV{PageRows: 16}
+	if plans.of(def, kv, layouts[0], shapes[0], 0, 1<<20) == plans.of(def, kv, layouts[0], shapes[0], 0, 1<<19) {
+		t.Error("a plan is for another room")
 	}
 }
 

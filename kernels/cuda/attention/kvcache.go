@@ -11,13 +11,7 @@ import (
 // its keys, those columns are written once: from v. Pages in codes take codes (kvcodes.go).
 func (d *Ops) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
 	driver.MustBF16(k, v)
-	to := make([]int32, l.Rows())
-	for _, s := range l.Spans {
-		for i := range s.Rows {
-			pos := s.Pos + i
-			to[s.Row+i] = s.Pages[pos/cache.PageRows]*int32(cache.PageRows) + int32(pos%cache.PageRows)
-		}
-	}
+	to := d.stored.of(cache.PageRows, l, 0, func() []int32 { return cacheRows(l, cache.PageRows) })
 	if cache.Codes != nil {
 		d.storeCodes(cache, k, v, to)
 		return
@@ -33,4 +27,16 @@ func (d *Ops) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) 
 	launchStoreKv(d.Context, driver.PartGrid(rowsMoved, len(to), k.Cols, v.Cols), driver.WarpThreads, 0, cache.K,
 		cache.V,
 		k, v, driver.Stage(d.Context, to), len(to), k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
+}
+
+// cacheRows are the rows of the cache for the rows of a batch.
+func cacheRows(l *kernels.Layout, pageRows int) []int32 {
+	to := make([]int32, l.Rows())
+	for _, s := range l.Spans {
+		for i := range s.Rows {
+			pos := s.Pos + i
+			to[s.Row+i] = s.Pages[pos/pageRows]*int32(pageRows) + int32(pos%pageRows)
+		}
+	}
+	return to
 }
