@@ -113,15 +113,15 @@ func (p *exprParser) chain(operators string, operand func() (*big.Rat, error)) (
 		}
 		p.at++
 		var w *big.Rat
-		if w, err = operand(); err == nil {
-			p.apply(v, op, w)
+		if w, err = operand(); err == nil && !arithmetic(v, op, w) {
+			p.zero = true
 		}
 	}
 	return v, err
 }
 
-// apply sets v to v op w.
-func (p *exprParser) apply(v *big.Rat, op byte, w *big.Rat) {
+// arithmetic sets v to v op w, one of + - * /; false where it divides by 0, which leaves v.
+func arithmetic(v *big.Rat, op byte, w *big.Rat) bool {
 	switch op {
 	case '+':
 		v.Add(v, w)
@@ -131,11 +131,11 @@ func (p *exprParser) apply(v *big.Rat, op byte, w *big.Rat) {
 		v.Mul(v, w)
 	case '/':
 		if w.Sign() == 0 {
-			p.zero = true
-			return
+			return false
 		}
 		v.Quo(v, w)
 	}
+	return true
 }
 
 func (p *exprParser) factor() (*big.Rat, error) {

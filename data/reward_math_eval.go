@@ -86,23 +86,7 @@ func (p *mathParser) chain(operators string, operand func() *big.Rat) *big.Rat {
 
 // operate is v op w.
 func operate(v *big.Rat, op byte, w *big.Rat) *big.Rat {
-	if w == nil {
-		return nil
-	}
-	switch op {
-	case '+':
-		v.Add(v, w)
-	case '-':
-		v.Sub(v, w)
-	case '*':
-		v.Mul(v, w)
-	case '/':
-		if w.Sign() == 0 {
-			return nil
-		}
-		v.Quo(v, w)
-	}
-	if bitsOf(v) > maxBits {
+	if w == nil || !arithmetic(v, op, w) || bitsOf(v) > maxBits {
 		return nil
 	}
 	return v
