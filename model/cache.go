@@ -121,18 +121,6 @@ func (m *Model) CacheBytes(pageRows int) (page, slot int) {
 	return page, slot
 }
 
-func newRecurrentCache(mem *kernels.Arena, s CacheSize, r kernels.Recurrence, conv *Param) LayerCache {
-	w := conv.W
-	return LayerCache{
-		State: kernels.NewChunkState(mem, r, s.Slots, kernels.Default().ChunkRows),
-		Conv:  mem.NewGrouped(w.DType, s.Slots, w.Cols-1, w.Rows),
-	}
-}
-
-func recurrentSlotBytes(r kernels.Recurrence, conv *Param) int {
-	return kernels.ChunkStateBytes(r, kernels.Default().ChunkRows) + (conv.W.Cols-1)*conv.W.Rows*conv.W.DType.Size()
-}
-
 // recurrentState is the cache of a block, or none: without one sequences start at position 0.
 func recurrentState(b *Batch, block int) (*kernels.ChunkState, kernels.Tensor) {
 	if b.Cache == nil {

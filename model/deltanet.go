@@ -12,14 +12,9 @@ import (
 //	u, z, b, a = x Wqkv, x Wz, x Wb, x Wa;  q, k, v = silu(conv(u));  g = -exp(A_log) softplus(a + dt_bias)
 //	o = the gated delta rule of q, k, v, g, sigm(b);  y = (norm(o) * silu(z)) Wo
 type DeltaNet struct {
-	In    *Linear // [C + Heads*ValueDim + 2*Heads, H]: rows of u (q, k, v), z, b, a
-	Conv  *Param  // [C, taps]
-	Decay decay
-	Norm  *Norm   // F32 [ValueDim], shared by the heads
-	Out   *Linear // [H, Heads*ValueDim]
-	Shape kernels.Recurrence
-	Block int // its number, by which the cache is found
-	ops   *operations
+	recurrent       // rows of In: u (q, k, v), z, b, a
+	Norm      *Norm // F32 [ValueDim], shared by the heads
+	ops       *operations
 }
 
 // DeltaNetSaved is what Backward needs of a Forward.
@@ -156,11 +151,21 @@ func (n *DeltaNet) contextHeads() (heads int, key string) {
 	return n.Shape.KeyHeads, "linear_num_key_heads"
 }
 
-// Linears are the stacked projections of the input and that of the output.
-func (n *DeltaNet) Linears() []*Linear { return []*Linear{n.In, n.Out} }
+// recurrent is what DeltaNet and Mamba have alike: two projections around a short convolution and a recurrence.
+type recurrent struct {
+	In    *Linear // from the H columns of the input
+	Conv  *Param  // [C, taps]
+	Decay decay
+	Out   *Linear // [H, Heads*ValueDim]
+	Shape kernels.Recurrence
+	Block int // its number, by which the cache is found
+}
+
+// Linears are the projections of the input and of the output.
+func (n *recurrent) Linears() []*Linear { return []*Linear{n.In, n.Out} }
 
 // work is that of the projections and of the recurrence.
-func (n *DeltaNet) work(e Extent) (w work) {
+func (n *recurrent) work(e Extent) (w work) {
 	w.product(SaveProjections, n.In, e.Rows)
 	w.result(SaveAttention, e.recurrence(n.Shape), shape{n.In.W.W.DType, e.Rows, n.Shape.Heads * n.Shape.ValueDim})
 	w.output = n.Out.flops(e.Rows)
@@ -168,18 +173,25 @@ func (n *DeltaNet) work(e Extent) (w work) {
 }
 
 // Idle is 0.
-func (n *DeltaNet) Idle() int { return 0 }
+func (n *recurrent) Idle() int { return 0 }
 
 // NewCache is a state and the last inputs of the convolution for each slot.
-func (n *DeltaNet) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
-	return newRecurrentCache(mem, s, n.Shape, n.Conv)
+func (n *recurrent) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
+	w := n.Conv.W
+	return LayerCache{
+		State: kernels.NewChunkState(mem, n.Shape, s.Slots, kernels.Default().ChunkRows),
+		Conv:  mem.NewGrouped(w.DType, s.Slots, w.Cols-1, w.Rows),
+	}
 }
 
 // PageBytes is 0: a sequence has a slot alone.
-func (n *DeltaNet) PageBytes(int) int { return 0 }
+func (n *recurrent) PageBytes(int) int { return 0 }
 
 // SlotBytes is the memory of one sequence, whatever its length.
-func (n *DeltaNet) SlotBytes() int { return recurrentSlotBytes(n.Shape, n.Conv) }
+func (n *recurrent) SlotBytes() int {
+	w := n.Conv.W
+	return kernels.ChunkStateBytes(n.Shape, kernels.Default().ChunkRows) + (w.Cols-1)*w.Rows*w.DType.Size()
+}
 
 // decay is the parameters of the heads' decays, F32 whatever the model's storage: g = -exp(Rate) * clamp(softplus(a +
 // Bias), Lo, Hi).

@@ -10,16 +10,12 @@ import (
 //	z, u, a = parts of x Win;  x, B, C = silu(conv(u) + bias);  dt = clamp(softplus(a + dt_bias));  g = -exp(A_log) dt
 //	o = the state space of C, B, x, g, dt, with the skip D;  y = norm(o * silu(z)) Wout
 type Mamba struct {
-	In             *Linear // [2*Heads*ValueDim + 2*KeyHeads*KeyDim + Heads, H]: rows of z, u (x, B, C), a
-	Conv, ConvBias *Param  // [C, taps], [1, C]; the bias may be nil
-	Decay          decay
-	Skip           *Param // F32 [1, Heads]; D
-	Norm           *Norm  // [Heads*ValueDim], over each of Groups parts
-	Groups         int
-	Out            *Linear // [H, Heads*ValueDim]
-	Shape          kernels.Recurrence
-	Block          int // its number, by which the cache is found
-	ops            *operations
+	recurrent        // rows of In: z, u (x, B, C), a
+	ConvBias  *Param // [1, C], or nil
+	Skip      *Param // F32 [1, Heads]; D
+	Norm      *Norm  // [Heads*ValueDim], over each of Groups parts
+	Groups    int
+	ops       *operations
 }
 
 // MambaSaved is what Backward needs of a Forward.
@@ -162,28 +158,3 @@ func (m *Mamba) recurHeadsBackward(r *parallel.Rank, du, dg, dstep, do, u kernel
 }
 
 func (m *Mamba) contextHeads() (n int, key string) { return m.Shape.KeyHeads, "n_groups" }
-
-// Linears are the projections of the input and of the output.
-func (m *Mamba) Linears() []*Linear { return []*Linear{m.In, m.Out} }
-
-// work is that of the projections and of the recurrence.
-func (m *Mamba) work(e Extent) (w work) {
-	w.product(SaveProjections, m.In, e.Rows)
-	w.result(SaveAttention, e.recurrence(m.Shape), shape{m.In.W.W.DType, e.Rows, m.Shape.Heads * m.Shape.ValueDim})
-	w.output = m.Out.flops(e.Rows)
-	return w
-}
-
-// Idle is 0.
-func (m *Mamba) Idle() int { return 0 }
-
-// NewCache is a state and the last inputs of the convolution for each slot.
-func (m *Mamba) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
-	return newRecurrentCache(mem, s, m.Shape, m.Conv)
-}
-
-// PageBytes is 0: a sequence has a slot alone.
-func (m *Mamba) PageBytes(int) int { return 0 }
-
-// SlotBytes is the memory of one sequence, whatever its length.
-func (m *Mamba) SlotBytes() int { return recurrentSlotBytes(m.Shape, m.Conv) }

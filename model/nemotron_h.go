@@ -220,25 +220,22 @@ func (c *nemotronH) norm(b *builder, name string, n int) *Norm {
 func (c *nemotronH) mamba(b *builder, p string, layer int) *Mamba {
 	inner := c.MambaHeads * c.MambaHeadDim
 	channels := inner + 2*c.Groups*c.StateSize
-	m := &Mamba{
-		In:   b.linear(c.HiddenSize, out{p + "in_proj", inner + channels + c.MambaHeads}),
-		Conv: b.conv(p+"conv1d.weight", channels, c.Taps),
-		Decay: decay{
-			Rate: b.fp32(p+"A_log", c.MambaHeads, Init{Kind: Drawn, Draw: func(i int, _ float64) float32 {
-				return kernels.Ln(float32(i + 1))
-			}}),
-			Bias: b.fp32(p+"dt_bias", c.MambaHeads, Init{Kind: Drawn, Draw: c.stepBias}),
-			Lo:   float32(c.StepLimit[0]), Hi: float32(c.StepLimit[1]),
-		},
-		Skip:   b.fp32(p+"D", c.MambaHeads, Init{Kind: Ones}),
-		Norm:   c.norm(b, p+"norm.weight", inner),
-		Groups: c.Groups,
-		Out:    b.linear(inner, out{p + "out_proj", c.HiddenSize}),
-		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.Groups, Heads: c.MambaHeads, KeyDim: c.StateSize,
-			ValueDim: c.MambaHeadDim}, false),
-		Block: layer,
-		ops:   b.ops,
+	m := &Mamba{Groups: c.Groups, ops: b.ops}
+	m.In = b.linear(c.HiddenSize, out{p + "in_proj", inner + channels + c.MambaHeads})
+	m.Conv = b.conv(p+"conv1d.weight", channels, c.Taps)
+	m.Decay = decay{
+		Rate: b.fp32(p+"A_log", c.MambaHeads, Init{Kind: Drawn, Draw: func(i int, _ float64) float32 {
+			return kernels.Ln(float32(i + 1))
+		}}),
+		Bias: b.fp32(p+"dt_bias", c.MambaHeads, Init{Kind: Drawn, Draw: c.stepBias}),
+		Lo:   float32(c.StepLimit[0]), Hi: float32(c.StepLimit[1]),
 	}
+	m.Skip = b.fp32(p+"D", c.MambaHeads, Init{Kind: Ones})
+	m.Norm = c.norm(b, p+"norm.weight", inner)
+	m.Out = b.linear(inner, out{p + "out_proj", c.HiddenSize})
+	m.Shape = b.recurrence(kernels.Recurrence{KeyHeads: c.Groups, Heads: c.MambaHeads, KeyDim: c.StateSize,
+		ValueDim: c.MambaHeadDim}, false)
+	m.Block = layer
 	// Kaiming uniform, divided by the square root of the depth
 	m.Out.W.Init = Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(inner*len(c.Types)))}
 	if c.ConvBias {

@@ -174,20 +174,18 @@ func (c *qwen35) norm(b *builder, name string, n int) *Norm {
 func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 	keys, values := c.KeyHeads*c.KeyDim, c.ValueHeads*c.ValueDim
 	channels := 2*keys + values
-	n := &DeltaNet{
-		Conv: b.conv(p+"conv1d.weight", channels, c.Taps),
-		Decay: decay{
-			Rate: b.fp32(p+"A_log", c.ValueHeads, Init{Kind: Drawn, Draw: decayRate}),
-			Bias: b.fp32(p+"dt_bias", c.ValueHeads, Init{Kind: Ones}),
-			Hi:   forever,
-		},
-		Norm: &Norm{W: b.fp32(p+"norm.weight", c.ValueDim, Init{Kind: Ones}), Norm: kernels.Norm{Eps: c.Eps}},
-		Out:  b.linear(values, out{p + "out_proj", c.HiddenSize}),
-		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim,
-			ValueDim: c.ValueDim}, true),
-		Block: layer,
-		ops:   b.ops,
+	n := &DeltaNet{ops: b.ops}
+	n.Conv = b.conv(p+"conv1d.weight", channels, c.Taps)
+	n.Decay = decay{
+		Rate: b.fp32(p+"A_log", c.ValueHeads, Init{Kind: Drawn, Draw: decayRate}),
+		Bias: b.fp32(p+"dt_bias", c.ValueHeads, Init{Kind: Ones}),
+		Hi:   forever,
 	}
+	n.Norm = &Norm{W: b.fp32(p+"norm.weight", c.ValueDim, Init{Kind: Ones}), Norm: kernels.Norm{Eps: c.Eps}}
+	n.Out = b.linear(values, out{p + "out_proj", c.HiddenSize})
+	n.Shape = b.recurrence(kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim,
+		ValueDim: c.ValueDim}, true)
+	n.Block = layer
 	if c.next() {
 		n.In = b.linear(c.HiddenSize, out{p + "in_proj_qkvz", channels + values},
 			out{p + "in_proj_ba", 2 * c.ValueHeads})
