@@ -14,7 +14,11 @@ type Exchange struct {
 	events func() []kernels.Event // of the copies to and from the memory of this member; waits for the other members
 	own    []kernels.Event        // of operations of this member that copy, which later ones follow anyway
 	unpin  func()                 // of the rank's stack
+	taken  func() bool            // see Taken; nil: there is none
 }
+
+// Taken tells of [Group.Send] whether the other member has come to Receive: then Wait does not keep the host waiting.
+func (x *Exchange) Taken() bool { return x.taken() }
 
 // Wait holds operations that are enqueued later until the exchange is done: until this member has what it copies, and
 // until the others have copied what is this member's. Nil waits for nothing.
@@ -241,7 +245,15 @@ func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchan
 	offer, taken := g.toNext(to, tensors)
 	g.meet(offer, post{exchange: "receive", src: []kernels.Tensor{src}, ready: after})
 	posts := g.meet(taken, post{exchange: "receive"})
-	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return posts()[1].ready }}
+	return &Exchange{rank: g.rank, unpin: func() {}, taken: func() bool { return len(g.posted(taken, 1)) > 0 },
+		events: func() []kernels.Event { return posts()[1].ready }}
+}
+
+// Arrived tells whether the next Receive from another member has something to copy that has been computed.
+func (g *Group) Arrived(from int) bool {
+	n := g.calls.pairs[meetingPlace{from: from, to: g.Me, topic: tensors}]
+	ready := g.posted(meetingPlace{from: from, to: g.Me, topic: tensors, n: 2 * n}, 0)
+	return len(ready) > 0 && !slices.ContainsFunc(ready, func(e kernels.Event) bool { return !e.Happened() })
 }
 
 // Receive copies what another member sends, once the events have happened. It waits until the other has come to Send.

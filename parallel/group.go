@@ -3,6 +3,7 @@ package parallel
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,6 +132,33 @@ func (g *Group) meet(at meetingPlace, p post) (wait func() []post) {
 			delete(s.open, at)
 		}
 		return m.posts
+	}
+}
+
+// posted is the events of a member's post at a meeting; nil: it has not come.
+func (g *Group) posted(at meetingPlace, member int) []kernels.Event {
+	g.shared.mu.Lock()
+	defer g.shared.mu.Unlock()
+	if m := g.shared.open[at]; m != nil {
+		return m.posts[member].ready
+	}
+	return nil
+}
+
+// Until returns when ready does, which it asks again and again, however long that takes. It is a [kernels.Fault] where
+// another rank fails.
+func (g *Group) Until(ready func() bool) {
+	for asked := 0; !ready(); asked++ {
+		select {
+		case <-g.world.cancelled:
+			panic(kernels.Fault{Err: errCancelled})
+		default:
+		}
+		if asked < 100 {
+			runtime.Gosched()
+		} else { // what is asked for may be computed by a core that this one would keep busy
+			time.Sleep(20 * time.Microsecond)
+		}
 	}
 }
 

@@ -30,10 +30,11 @@ type World struct {
 	patience time.Duration
 	spins    int // see mostSpins
 
-	standby  func(r *Rank) error // see Standby; nil: nothing
-	release  func(r *Rank)
-	standing bool // the other ranks stand by
-	running  bool // Run
+	standby func(r *Rank) error // see Standby; nil: nothing
+	release func(r *Rank)
+	serving bool             // the other ranks stand by
+	end     func(lead *Rank) // of what they run by themselves, see Start; nil: nothing
+	running bool             // Run
 
 	cancelled chan struct{} // closed when a rank fails: the others leave their exchanges
 	cancel    sync.Once
@@ -137,7 +138,7 @@ func (w *World) Lead(body func(r *Rank) error) error {
 		}
 		return r.Dev.Sync()
 	})
-	if !w.standing {
+	if w.end == nil {
 		return err
 	}
 	if others := w.dismiss(); others != nil && (err == nil || errors.Is(err, errCancelled)) {
@@ -152,25 +153,39 @@ func (w *World) Standby(serve func(r *Rank) error, release func(lead *Rank)) {
 	w.standby, w.release = serve, release
 }
 
-// summon makes the other ranks stand by.
-func (w *World) summon() {
-	if w.running || w.standing {
-		return
+// Start runs body in all ranks but the first, which goes on. What comes next for them, a Run or a standby, first has
+// rank 0 call end, which makes the body return in all of them, and waits for that. Errors are as those of Run.
+func (w *World) Start(body func(r *Rank) error, end func(lead *Rank)) error {
+	if err := w.dismiss(); err != nil {
+		return err
 	}
-	w.standing = true
+	w.end = end
 	for _, work := range w.work {
-		work <- w.standby
+		work <- body
 	}
+	return nil
 }
 
-// dismiss ends the standby of the other ranks.
+// summon makes the other ranks stand by.
+func (w *World) summon() {
+	if w.running || w.serving {
+		return
+	}
+	if err := w.Start(w.standby, w.release); err != nil {
+		panic(kernels.Fault{Err: err})
+	}
+	w.serving = true
+}
+
+// dismiss ends what the other ranks run by themselves.
 func (w *World) dismiss() error {
-	if !w.standing {
+	if w.end == nil {
 		return w.failure
 	}
-	w.standing = false
+	end := w.end
+	w.end, w.serving = nil, false
 	own := w.attempt(w.ranks[0], func(r *Rank) error {
-		w.release(r)
+		end(r)
 		return nil
 	})
 	return w.gatherErrors(own)

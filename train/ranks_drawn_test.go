@@ -55,7 +55,7 @@ func TestRanksDrawn(t *testing.T) {
 			"run.recompute=" + []string{"none", "full", "auto"}[rng.IntN(3)]}
 		staged := i%4 == 3 && f.blocks > 1
 		if staged {
-			by := []string{"zero-bubble", "1f1b"}[i/4%2]
+			by := []string{"zero-bubble", "1f1b", "stream"}[i/4%3]
 			if ranks = min(ranks, f.blocks); f.blocks >= 4 && i%3 > 0 {
 				by, ranks, micro = "interleaved", min(ranks, f.blocks/2, packs), 1
 				chunks++

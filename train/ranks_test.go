@@ -139,8 +139,10 @@ func pipelinesOf(name string) map[string]int {
 	switch name {
 	case "indexer", "dense", "rows":
 		return nil
-	case "full", "micro", "grpo", "qat fp8":
+	case "full", "micro":
 		return map[string]int{"pipeline.schedule=1f1b": 2}
+	case "tied", "grpo", "qat fp8":
+		return map[string]int{"pipeline.schedule=stream": 2}
 	case "dense lora": // has two blocks for each of two ranks
 		return map[string]int{"pipeline.schedule=1f1b": 4, "pipeline.schedule=zero-bubble": 2,
 			"pipeline.schedule=zero-bubble run.recompute=none": 2, "pipeline.schedule=interleaved": 2}

@@ -16,6 +16,9 @@ const (
 	// 1F1B of ranks that have several chunks of blocks each, which micro-batches pass one after the other: ranks wait
 	// for a chunk of the others, and not for all that they have (Narayanan et al., section 2.2)
 	Interleaved = "interleaved"
+	// what a rank does is not written before: see [Stage]. A step's micro-batches pass as they come; where all are there
+	// at once it is 1F1B
+	Stream = "stream"
 )
 
 // Kind is what a task computes.
@@ -41,10 +44,15 @@ type Schedule struct {
 	Chunks int // of each rank
 	Micros int
 	Ranks  [][]Task
+
+	arrivals []int // when each micro-batch comes, in units of [Usual], ascending; nil: all are there
 }
 
 // New is the schedule of a name. Ranks have several chunks where it is [Interleaved].
 func New(name string, ranks, chunks, micros int) Schedule {
+	if name == Stream {
+		return NewStream(ranks, make([]int, micros))
+	}
 	s := Schedule{Name: name, Chunks: chunks, Micros: micros}
 	for rank := range ranks {
 		switch name {

@@ -4,8 +4,10 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,26 +17,32 @@ var update = flag.Bool("update", false, "write the grids of testdata")
 
 // Schedules are the grids that people have read.
 func TestGrids(t *testing.T) {
-	for name, chunks := range map[string]int{OneF1B: 1, ZeroBubble: 1, Interleaved: 2} {
+	for name, chunks := range map[string]int{OneF1B: 1, ZeroBubble: 1, Interleaved: 2, Stream: 1} {
 		for _, ranks := range []int{2, 4, 8} {
-			got, err := grid(New(name, ranks, chunks, 8), Usual)
-			if err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join("testdata", fmt.Sprintf("%s-%d.txt", name, ranks))
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o666); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s:\n%swant\n%s", path, got, want)
-			}
+			checkGrid(t, fmt.Sprintf("%s-%d.txt", name, ranks), New(name, ranks, chunks, 8))
 		}
+	}
+	checkGrid(t, "stream-4-late.txt", NewStream(4, []int{0, 1, 2, 3, 12, 14, 28, 29}))
+}
+
+func checkGrid(t *testing.T, name string, s Schedule) {
+	t.Helper()
+	got, err := grid(s, Usual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s:\n%swant\n%s", path, got, want)
 	}
 }
 
@@ -46,7 +54,11 @@ func grid(s Schedule, c Costs) (string, error) {
 		return "", err
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s: %d ranks, %d micro-batches\n", s.Name, len(s.Ranks), s.Micros)
+	fmt.Fprintf(&text, "%s: %d ranks, %d micro-batches", s.Name, len(s.Ranks), s.Micros)
+	if n := len(s.arrivals); n > 0 && s.arrivals[n-1] > 0 {
+		fmt.Fprintf(&text, " that come at %d", s.arrivals)
+	}
+	text.WriteByte('\n')
 	for rank, list := range spans {
 		fmt.Fprintf(&text, "%d |", rank)
 		at := 0
@@ -69,6 +81,9 @@ func TestSchedules(t *testing.T) {
 		for micros := 1; micros <= 20; micros++ {
 			s, zero := New(OneF1B, ranks, 1, micros), New(ZeroBubble, ranks, 1, micros)
 			checkTasks(t, s, Forward, Backward)
+			if stream := New(Stream, ranks, 1, micros); !reflect.DeepEqual(stream.Ranks, s.Ranks) {
+				t.Errorf("%d ranks, %d micro-batches that are there at once: %v, want 1F1B", ranks, micros, stream.Ranks)
+			}
 			checkTasks(t, zero, Forward, Backward, Weights)
 			for rank := range ranks {
 				if n := s.InFlight(rank, 0); n != min(ranks-rank, micros) || s.InWaiting(rank) != 0 {
@@ -84,6 +99,41 @@ func TestSchedules(t *testing.T) {
 			checkBubble(t, s, wait/(float64(micros)+wait))
 			if micros >= ranks { // fewer do not reach where 1F1B has no bubble
 				checkBubble(t, zero, wait/(3*float64(micros)+wait))
+			}
+		}
+	}
+}
+
+// However micro-batches come, each passes each rank once, gradients in order, within the memory of 1F1B; and one that
+// comes when all before have passed meets nothing.
+func TestStream(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		ranks, micros, gap := 1+rng.IntN(8), 1+rng.IntN(20), 1+rng.IntN(50)
+		arrivals := make([]int, micros)
+		for i := 1; i < micros; i++ {
+			arrivals[i] = arrivals[i-1] + rng.IntN(gap)
+		}
+		s := NewStream(ranks, arrivals)
+		checkTasks(t, s, Forward, Backward)
+		for rank := range ranks {
+			if n := s.InFlight(rank, 0); n > ranks-rank {
+				t.Errorf("%d ranks, arrivals %d: %d in flight on rank %d", ranks, arrivals, n, rank)
+			}
+		}
+		spans, err := s.Simulate(Usual)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := map[Task]int{} // of the first rank's tasks
+		for _, sp := range spans[0] {
+			end[sp.Task] = sp.To
+		}
+		for _, sp := range spans[ranks-1] {
+			i := sp.Micro
+			alone := i == 0 || end[Task{Kind: Backward, Micro: i - 1}] <= arrivals[i]
+			if sp.Kind == Forward && alone && sp.To != arrivals[i]+ranks {
+				t.Errorf("%d ranks, arrivals %d: results of %d at %d", ranks, arrivals, i, sp.To)
 			}
 		}
 	}

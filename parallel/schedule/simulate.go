@@ -90,6 +90,9 @@ func (s Schedule) after(rank int, t Task) (after []work) {
 
 // begins is when what a task reads is there; not ready: it has not been computed.
 func (s Schedule) begins(rank int, t Task, done map[work]int) (at int, ready bool) {
+	if rank == 0 && t.Kind == Forward && t.Chunk == 0 && s.arrivals != nil {
+		at = s.arrivals[t.Micro]
+	}
 	for _, w := range s.after(rank, t) {
 		end, ok := done[w]
 		if !ok {

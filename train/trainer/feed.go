@@ -24,10 +24,14 @@ type Feed struct {
 	begun  bool // a portion has been computed
 	closed bool
 	res    StepResult
+
+	stream   *stream     // that passes a pipeline; nil: none
+	streamed []*streamed // micro-batches that have passed one
 }
 
 // Feed begins an optimizer step, counted from 1. known gets each micro-batch with its log-probabilities as soon as all
-// of its ranks have them, in the order of packs; it may be nil. It must not use the trainer.
+// of its ranks have them, in the order of packs; it may be nil. It must not use the trainer, and where micro-batches
+// stream through a pipeline, the goroutine of the last rank calls it.
 func (t *Trainer) Feed(step int, known func(b *Batch)) *Feed {
 	return &Feed{t: t, known: known, step: step, lists: -1}
 }
@@ -41,7 +45,8 @@ func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 }
 
 // Put adds packs to the step and computes them, as micro-batches of their own. It returns when their log-probabilities
-// are known. A pack that cannot be computed is an error that names it: then none of these packs is put, and those
+// are known; where micro-batches stream through a pipeline, when the first rank has done what it may without waiting, as
+// it does also in a Put of no packs. A pack that cannot be computed is an error that names it: then none of these packs is put, and those
 // before are as they were. A rank that fails is a [kernels.Fault].
 func (f *Feed) Put(packs ...[]Sample) error {
 	if f.closed {
@@ -82,6 +87,10 @@ func (f *Feed) end(scale float64, packs [][]Sample) StepResult {
 // compute takes a portion of the step through the model on all ranks, and updates behind the last one.
 func (f *Feed) compute(packs [][]Sample, by stepRates, last bool) {
 	t := f.t
+	if t.streams() {
+		f.pass(packs, by)
+		packs = nil
+	}
 	w := portion{stepRates: by, row: f.rows, first: !f.begun, last: last}
 	micros := t.microBatches(packs)
 	places := dealt(micros, t.Context, t.Rank.Dev.Definition().Segment)
@@ -96,11 +105,18 @@ func (f *Feed) compute(packs [][]Sample, by stepRates, last bool) {
 			f.res.Norm, f.res.IndexerNorm = norm, indexerNorm
 		}
 	})
+	for _, b := range f.streamed {
+		b.Rows.LogProb = b.known
+		f.measure(b.Batch)
+	}
 	for i, m := range done {
 		if places[i] == hole {
 			continue
 		}
 		if m.diverge(&f.res.IndexerLoss); joined(done, places, i) {
+			if f.known != nil {
+				f.known(m.Batch)
+			}
 			f.measure(m.Batch)
 		}
 	}
@@ -109,10 +125,8 @@ func (f *Feed) compute(packs [][]Sample, by stepRates, last bool) {
 // measure adds a micro-batch whose log-probabilities are known to the results.
 func (f *Feed) measure(b *Batch) {
 	f.t.Objective.Measure(&f.res.Measures, b.Rows)
-	for _, tell := range []func(*Batch){f.known, f.t.Observe} {
-		if tell != nil {
-			tell(b)
-		}
+	if f.t.Observe != nil {
+		f.t.Observe(b)
 	}
 }
 

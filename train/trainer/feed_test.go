@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"lockstep/data"
 	"lockstep/model"
@@ -27,8 +29,8 @@ func feedBatch() trainer.GlobalBatch {
 // feed takes a step whose packs come in groups that are drawn, with packs among them that are refused.
 func feed(t *testing.T, tr *trainer.Trainer, step int, batch trainer.GlobalBatch, rng *rand.Rand) trainer.StepResult {
 	t.Helper()
-	var known [][]float32
-	f := tr.Feed(step, func(b *trainer.Batch) { known = append(known, b.Rows.LogProb) })
+	var known atomic.Int64 // rows
+	f := tr.Feed(step, func(b *trainer.Batch) { known.Add(int64(len(b.Rows.LogProb))) })
 	bad := trainer.Sample{Sample: data.Sample{IDs: []int32{1, 1 << 20}, Targets: []int32{1, 2}}}
 	refused := func(sample string, packs ...[]trainer.Sample) {
 		if err := f.Put(packs...); err == nil || !strings.Contains(err.Error(), sample+": row 1: token 1048576") {
@@ -46,10 +48,19 @@ func feed(t *testing.T, tr *trainer.Trainer, step int, batch trainer.GlobalBatch
 			t.Error(err)
 		}
 		at += n
+		rows := int64(trainer.CountRows(batch.Packs[:at]))
+		for began, late := time.Now(), rng.IntN(3) > 0; late && known.Load() < rows; { // what is next comes late
+			if time.Since(began) > time.Minute {
+				t.Fatalf("log-probabilities of %d of %d rows are known while nothing comes", known.Load(), rows)
+			}
+			if err := f.Put(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 	res := f.Close(batch.Scale)
-	if rows := len(slices.Concat(known...)); rows != res.Tokens || rows != trainer.CountRows(batch.Packs) {
-		t.Errorf("log-probabilities of %d rows are known, of %d", rows, res.Tokens)
+	if n := int(known.Load()); n != res.Tokens || n != trainer.CountRows(batch.Packs) {
+		t.Errorf("log-probabilities of %d rows are known, of %d", n, res.Tokens)
 	}
 	if err := f.Put(batch.Packs[0]); err == nil {
 		t.Error("a pack joins a step that has been taken")
@@ -83,10 +94,12 @@ func TestFeed(t *testing.T) {
 	for base, meshes := range map[string][]string{
 		"model.dtype=bf16 model.config.num_key_value_heads=2": {"", "2", "4", "4 parallel.context=2",
 			"2 parallel.stages=2", "4 parallel.stages=4 pipeline.schedule=zero-bubble",
-			"2 parallel.stages=2 pipeline.schedule=interleaved"},
+			"2 parallel.stages=2 pipeline.schedule=interleaved", "2 parallel.stages=2 pipeline.schedule=stream",
+			"4 parallel.stages=4 pipeline.schedule=stream"},
 		"lora.rank=4": {"2 parallel.experts=2", "3 parallel.weights=sharded run.micro_batch=2",
 			"2 parallel.experts=2 parallel.interleave=2 run.micro_batch=2", "2 offload.weights=0"},
-		"lora.rank=4 lora.dropout=0.2": {"1 offload.optimizer=true offload.ring=0.0001", "2 run.micro_batch=2"},
+		"lora.rank=4 lora.dropout=0.2": {"1 offload.optimizer=true offload.ring=0.0001", "2 run.micro_batch=2",
+			"2 parallel.stages=2 pipeline.schedule=stream run.micro_batch=2"},
 	} {
 		want, results := run(1, 0, strings.Fields(base)...)
 		for i, mesh := range meshes {

@@ -8,6 +8,7 @@ import (
 	"lockstep/kernels/meta"
 	"lockstep/optim"
 	"lockstep/parallel"
+	"lockstep/parallel/schedule"
 )
 
 // Peak takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts memory
@@ -124,7 +125,7 @@ func (t *Trainer) largestPipeline(micros int, b batchPart, computed func(lanes, 
 	r := t.Rank
 	defer r.Stack.Release(r.Stack.Mark())
 	few := min(micros, 2*t.Model.Stages())
-	if r.ID == t.Model.Stages()-1 {
+	if r.ID == t.Model.Stages()-1 && t.PipelineSchedule != schedule.Stream {
 		for range micros - few {
 			r.Stack.New(kernels.F32, 1, b.rows())
 		}

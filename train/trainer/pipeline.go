@@ -13,6 +13,7 @@ import (
 // blocks of the model.
 type pipeline struct {
 	t        *Trainer
+	r        *parallel.Rank
 	m        *model.Model
 	chunks   []model.Stage // that the rank has
 	by       portion
@@ -20,6 +21,7 @@ type pipeline struct {
 	of       []batchPart // the micro-batches
 	first    []int       // row of the step of each
 	done     []MicroBatch
+	empty    kernels.Mark // of the rank's stack, before log-probabilities of a stream
 	inFlight map[passing]*inFlight
 	free     [][]*inFlight    // by chunk: that have no micro-batch any more, the first to end first
 	copies   []*kernels.Arena // empty ones, for gradients of weights that are put off
@@ -42,39 +44,57 @@ type inFlight struct {
 // runPipeline computes the tasks of a rank. It returns the micro-batches whose log-probabilities lie on its stack.
 func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by portion, micros []batchPart, done []MicroBatch) (
 	own []int) {
+	p := t.openPipeline(r, m, by, len(micros))
+	p.of, p.done = micros, done
+	row := by.row
+	for i, b := range micros {
+		p.first = append(p.first, row)
+		row += b.rows()
+		if r.ID == m.Stages()-1 && !p.streams() {
+			own = append(own, i)
+			done[i] = MicroBatch{batchPart: b, logprob: r.Stack.New(kernels.F32, 1, b.rows())}
+		}
+	}
+	for _, task := range p.tasks.Ranks[r.ID] {
+		p.compute(task)
+	}
+	p.close()
+	return own
+}
+
+// openPipeline prepares a rank for so many micro-batches; of a stream, for any number from as many as there are stages.
+func (t *Trainer) openPipeline(r *parallel.Rank, m *model.Model, by portion, micros int) *pipeline {
 	if m.TiesHead() {
 		m.UseEmbedding(r) // on all ranks
 	}
 	if !m.PipelineStages(r.ID)[0].First() {
 		m.UseAll(r) // of a deferred update, while rows are on their way; the first rank leaves it to its forward
 	}
-	p := pipeline{t: t, m: m, chunks: m.PipelineStages(r.ID), by: by, of: micros, done: done,
-		inFlight: map[passing]*inFlight{}}
-	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), len(micros))
-	row := by.row
-	for i, b := range micros {
-		p.first = append(p.first, row)
-		row += b.rows()
-		if r.ID == m.Stages()-1 {
-			own = append(own, i)
-			done[i] = MicroBatch{batchPart: b, logprob: r.Stack.New(kernels.F32, 1, b.rows())}
-		}
-	}
+	p := &pipeline{t: t, r: r, m: m, chunks: m.PipelineStages(r.ID), by: by, inFlight: map[passing]*inFlight{}}
+	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), micros)
 	p.openLanes(r)
-	for _, task := range p.tasks.Ranks[r.ID] {
-		switch task.Kind {
-		case schedule.Forward:
-			p.forward(task)
-		case schedule.Backward:
-			p.backward(task)
-		case schedule.Weights:
-			p.weights(task)
-		}
+	return p
+}
+
+// streams tells whether log-probabilities are read as soon as they are there: the stack has those of one micro-batch.
+func (p *pipeline) streams() bool { return p.tasks.Name == schedule.Stream }
+
+func (p *pipeline) compute(task schedule.Task) {
+	switch task.Kind {
+	case schedule.Forward:
+		p.forward(task)
+	case schedule.Backward:
+		p.backward(task)
+	case schedule.Weights:
+		p.weights(task)
 	}
+}
+
+// close empties the lanes, when all has been computed and what was sent has been taken.
+func (p *pipeline) close() {
 	for _, f := range slices.Concat(p.free...) {
 		f.clear()
 	}
-	return own
 }
 
 // openLanes gives each chunk as many lanes as it has micro-batches in flight, and gradients that are put off their
@@ -135,6 +155,10 @@ func (p *pipeline) forward(task schedule.Task) {
 		f.receive(before, f.pass.X)
 	}
 	if st.Last() {
+		if p.streams() {
+			p.empty = p.r.Stack.Mark()
+			p.done[task.Micro] = MicroBatch{batchPart: b, logprob: p.r.Stack.New(kernels.F32, 1, b.rows())}
+		}
 		f.pass.LogProb, f.pass.Targets = p.done[task.Micro].logprob, b.targets(r)
 		f.pass.Loss = p.t.loss(r, f.pass.LogProb, b)
 	}
@@ -160,6 +184,10 @@ func (p *pipeline) backward(task schedule.Task) {
 	} else {
 		st.StepBackward(f.lane, f.pass)
 		p.end(task)
+	}
+	if st.Last() && p.streams() {
+		p.done[task.Micro].read(p.r)
+		p.r.Stack.Release(p.empty)
 	}
 	if !st.First() {
 		f.send(before, f.pass.D)

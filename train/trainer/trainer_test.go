@@ -348,7 +348,7 @@ func TestDeferredPipeline(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.Parallel.Ranks, s.Parallel.Stages = ranks, ranks
-			s.Pipeline.Schedule = []string{schedule.OneF1B, schedule.ZeroBubble, schedule.Interleaved}[seed]
+			s.Pipeline.Schedule = []string{schedule.Stream, schedule.ZeroBubble, schedule.Interleaved}[seed]
 			onRanks(t, s, ranks, seed, later, func(r *parallel.Rank, replicas model.Replicas, tr *trainer.Trainer) {
 				for step := 1; step <= 3; step++ {
 					tr.Step(step, batch)
