@@ -387,8 +387,8 @@ type Pipeline struct {
 	// "zero-bubble": gradients of weights are put off to where a rank would wait (ZB-H1), each rank keeps as many
 	// micro-batches as there are stages, and copies of what those gradients read; "interleaved": each rank has several
 	// chunks of blocks, which micro-batches pass one after the other: it waits less, and keeps more micro-batches;
-	// "stream": micro-batches pass as they come, a rank takes the oldest backward that it may, else the next forward; of
-	// those that are there at once it makes 1F1B
+	// "stream": micro-batches pass as they come, a rank takes the oldest backward that it may, else the next forward;
+	// of those that are there at once it makes 1F1B
 	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b,zero-bubble,interleaved,stream"`
 	// of blocks, that each rank has by the interleaved schedule
 	Chunks int `toml:"chunks" default:"2" range:"[2,64]"`

@@ -249,3 +249,42 @@ func TestStandbyFails(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// What other ranks are started for runs while rank 0 goes on, and ends before they run anything else; a fault of one
+// is told by what comes next, and none waits for ever.
+func TestStart(t *testing.T) {
+	full := errors.New("out of memory")
+	for _, fails := range []bool{false, true} {
+		w, err := Open(devices(t, 3), Mesh{Experts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var over, ended atomic.Int32
+		err = w.Lead(func(r *Rank) error {
+			if err := w.Start(func(r *Rank) error {
+				if fails && r.ID == 2 {
+					panic(kernels.Fault{Err: full})
+				}
+				r.Data.Until(func() bool { return over.Load() > 0 })
+				ended.Add(1)
+				return nil
+			}, func(*Rank) {
+				if !fails {
+					over.Add(1)
+				}
+			}); err != nil {
+				return err
+			}
+			return w.Run(func(*Rank) error {
+				if ended.Load() != 2 || over.Load() != 1 {
+					t.Errorf("%d ranks have ended, told %d times", ended.Load(), over.Load())
+				}
+				return nil
+			})
+		})
+		if fails != errors.Is(err, full) || !fails && err != nil {
+			t.Errorf("error %v", err)
+		}
+		w.Close()
+	}
+}

@@ -16,8 +16,8 @@ const (
 	// 1F1B of ranks that have several chunks of blocks each, which micro-batches pass one after the other: ranks wait
 	// for a chunk of the others, and not for all that they have (Narayanan et al., section 2.2)
 	Interleaved = "interleaved"
-	// what a rank does is not written before: see [Stage]. A step's micro-batches pass as they come; where all are there
-	// at once it is 1F1B
+	// what a rank does is not written before: see [Stage]. A step's micro-batches pass as they come; of those that are
+	// there at once it makes 1F1B
 	Stream = "stream"
 )
 

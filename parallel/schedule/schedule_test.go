@@ -82,7 +82,7 @@ func TestSchedules(t *testing.T) {
 			s, zero := New(OneF1B, ranks, 1, micros), New(ZeroBubble, ranks, 1, micros)
 			checkTasks(t, s, Forward, Backward)
 			if stream := New(Stream, ranks, 1, micros); !reflect.DeepEqual(stream.Ranks, s.Ranks) {
-				t.Errorf("%d ranks, %d micro-batches that are there at once: %v, want 1F1B", ranks, micros, stream.Ranks)
+				t.Errorf("%d ranks, %d micro-batches at once: %v, want 1F1B", ranks, micros, stream.Ranks)
 			}
 			checkTasks(t, zero, Forward, Backward, Weights)
 			for rank := range ranks {

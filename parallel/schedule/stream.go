@@ -40,7 +40,8 @@ func NewStream(ranks int, arrivals []int) Schedule {
 			if free[rank] > at {
 				continue
 			}
-			t, ok := st.Next(s.come(rank, Forward, st.Forwards, at, done), s.come(rank, Backward, st.Backwards, at, done))
+			rows := s.come(rank, Forward, st.Forwards, at, done)
+			t, ok := st.Next(rows, s.come(rank, Backward, st.Backwards, at, done))
 			if !ok {
 				continue
 			}

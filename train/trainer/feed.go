@@ -45,9 +45,9 @@ func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 }
 
 // Put adds packs to the step and computes them, as micro-batches of their own. It returns when their log-probabilities
-// are known; where micro-batches stream through a pipeline, when the first rank has done what it may without waiting, as
-// it does also in a Put of no packs. A pack that cannot be computed is an error that names it: then none of these packs is put, and those
-// before are as they were. A rank that fails is a [kernels.Fault].
+// are known; where micro-batches stream through a pipeline, when the first rank has done what it may without waiting,
+// as it does also in a Put of no packs. A pack that cannot be computed is an error that names it: then none of these
+// packs is put, and those before are as they were. A rank that fails is a [kernels.Fault].
 func (f *Feed) Put(packs ...[]Sample) error {
 	if f.closed {
 		return errors.New("the step has been closed")
