@@ -131,12 +131,17 @@ type NormSaved struct{ X, RStd kernels.Tensor }
 // Forward is x / rms(x) * w, [T, n].
 func (n *Norm) Forward(r *parallel.Rank, x kernels.Tensor, s *NormSaved) kernels.Tensor {
 	y := r.Stack.New(x.DType, x.Rows, x.Cols)
+	n.write(r, y, x, s)
+	return y
+}
+
+// write is Forward to y.
+func (n *Norm) write(r *parallel.Rank, y, x kernels.Tensor, s *NormSaved) {
 	rstd := r.Stack.New(kernels.F32, 1, x.Rows)
 	r.Dev.RMSNorm(y, rstd, x, n.W.W, n.Norm)
 	if s != nil {
 		*s = NormSaved{X: x, RStd: rstd}
 	}
-	return y
 }
 
 // Backward adds the gradient of x to dx.

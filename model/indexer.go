@@ -54,7 +54,7 @@ func (n *Indexer) Forward(r *parallel.Rank, selected, u, x kernels.Tensor, cache
 	s.K0, s.K = r.Stack.New(x.DType, x.Rows, n.Shape.Dim), r.Stack.New(x.DType, x.Rows, n.Shape.Dim)
 	r.Dev.MatMul(s.K0, nil, kernels.Term{X: x, W: n.K.W})
 	dev.LayerNorm(s.K, s.K0, n.KNorm.W, n.KBias.W, n.Eps)
-	applyRope(r, s.K, n.Rope, b)
+	applyRope(r, s.K, s.K, n.Rope, b)
 	keys := kernels.KV{K: s.K}
 	if b.Cache != nil {
 		keys = cache
@@ -65,7 +65,7 @@ func (n *Indexer) Forward(r *parallel.Rank, selected, u, x kernels.Tensor, cache
 	}
 	s.Q = r.Stack.New(x.DType, x.Rows, n.Shape.Heads*n.Shape.Dim)
 	r.Dev.MatMul(s.Q, nil, kernels.Term{X: u, W: n.Q.W})
-	applyRope(r, s.Q, n.Rope, b)
+	applyRope(r, s.Q, s.Q, n.Rope, b)
 	s.W = r.Stack.New(kernels.F32, x.Rows, n.Shape.Heads)
 	r.Dev.MatMul(s.W, nil, kernels.Term{X: x, W: n.Weights.W})
 	r.Dev.Scale(s.W, s.W, n.Scale)

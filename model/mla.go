@@ -73,14 +73,12 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	}
 	s.Q = a.Q.forward(r, u, nil, k, SaveProjections, &s.QIn)
 	if !k.done(SaveProjections) { // in place: what is kept has been rotated
-		applyRope(r, s.Q, a.Rope, b)
-		applyRope(r, kr, a.keyRope(), b)
+		applyRope(r, s.Q, s.Q, a.Rope, b)
 	}
-	c = a.KVNorm.Forward(r, c, &s.KVNorm)
 	if a.Form == kernels.LatentAbsorbed {
-		a.absorb(r, c, kr, s)
+		a.absorb(r, c, kr, b, s)
 	} else {
-		a.expand(r, c, kr, k, s)
+		a.expand(r, c, kr, b, k, s)
 	}
 	read := a.ops.readBy(r, kernels.KV{K: s.K, V: s.V}, a.Shape, a.Block, b)
 	a.selectKeys(r, u, x, b, k, s)
@@ -262,9 +260,13 @@ func (a *MLA) PageBytes(rows int) int {
 // SlotBytes is 0: a sequence has pages alone.
 func (a *MLA) SlotBytes() int { return 0 }
 
-// expand makes the keys and values of every head, [T, Heads*(n+r)] and [T, Heads*v], from normed latents c [T, ck] and
-// the rotary part of the keys, kr [T, r].
-func (a *MLA) expand(r *parallel.Rank, c, kr kernels.Tensor, k *Keep, s *MLASaved) {
+// expand makes the keys and values of every head, [T, Heads*(n+r)] and [T, Heads*v], from latents c [T, ck] and the
+// rotary part of the keys, kr [T, r].
+func (a *MLA) expand(r *parallel.Rank, c, kr kernels.Tensor, b *Batch, k *Keep, s *MLASaved) {
+	if !k.done(SaveProjections) {
+		applyRope(r, kr, kr, a.keyRope(), b)
+	}
+	c = a.KVNorm.Forward(r, c, &s.KVNorm)
 	kv := a.KV.forward(r, c, nil, k, SaveProjections, &s.KVIn)
 	own := kv.ColRange(0, a.Shape.Heads*a.NopeDim)
 	s.K, s.V = r.Stack.New(c.DType, c.Rows, s.Q.Cols), kv.ColRange(own.Cols, kv.Cols)
@@ -305,15 +307,15 @@ func (a *MLA) heads(t kernels.Tensor) kernels.Tensor {
 }
 
 // absorb makes attention's queries: the first columns of a head are multiplied by the weight of its keys, the rotary
-// ones are copied. Keys are (c, kr), values c: one row for all heads, from normed latents c [T, ck] and the rotary part
-// of the keys, kr [T, r].
-func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
+// ones are copied. Keys are (norm(c), rope(kr)), values norm(c): one row for all heads, from latents c [T, ck] and the
+// rotary part of the keys, kr [T, r].
+func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, b *Batch, s *MLASaved) {
 	q := s.Q
 	s.Absorbed.Q = q
 	s.K = r.Stack.New(c.DType, c.Rows, c.Cols+kr.Cols)
 	s.V = s.K.ColRange(0, c.Cols)
-	r.Dev.Copy(s.V, c)
-	r.Dev.Copy(s.K.ColRange(c.Cols, s.K.Cols), kr)
+	a.KVNorm.write(r, s.V, c, &s.KVNorm)
+	applyRope(r, s.K.ColRange(c.Cols, s.K.Cols), kr, a.keyRope(), b)
 	s.Q = r.Stack.New(q.DType, q.Rows, a.Shape.Heads*s.K.Cols)
 	from, to := a.heads(q), a.heads(s.Q)
 	a.keyHeads().down(r, to.ColRange(0, c.Cols), from.ColRange(0, a.NopeDim), &s.Absorbed.KeyDown)

@@ -205,9 +205,9 @@ func (s *rotated) backward(r *parallel.Rank, d, x kernels.Tensor, n *Norm, rope 
 	r.Stack.Release(mark)
 }
 
-// applyRope applies rotary positions in place.
-func applyRope(r *parallel.Rank, x kernels.Tensor, rope *kernels.Rope, b *Batch) {
-	r.Dev.HeadNormRope(x, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
+// applyRope writes x with rotary positions to out, which may be x.
+func applyRope(r *parallel.Rank, out, x kernels.Tensor, rope *kernels.Rope, b *Batch) {
+	r.Dev.HeadNormRope(out, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
 }
 
 // applyRopeBackward is the gradient of applyRope, in place.

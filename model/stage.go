@@ -190,13 +190,18 @@ func (st Stage) output(r *parallel.Rank, i int, x kernels.Tensor, s *Saved) kern
 }
 
 // inPlace replaces x by the output of block i and keeps nothing. A block that keeps less than everything is
-// computed twice, as for a backward pass, and the second result is the one written.
+// computed twice, as for a backward pass, and the second result is the one written. Where nothing is kept inside the
+// block either (k nil), its last sum is written over x, which has no reader by then.
 func (st Stage) inPlace(r *parallel.Rank, i int, x kernels.Tensor, b *Batch, k *Keep) {
 	defer r.Stack.Release(r.Stack.Mark())
 	bl := st.model.Blocks[i]
+	if k == nil {
+		bl.Forward(r, x, x, b, nil)
+		return
+	}
 	y := r.Stack.New(x.DType, x.Rows, x.Cols)
 	bl.Forward(r, y, x, b, k)
-	if k != nil && k.save != SaveAll {
+	if k.save != SaveAll {
 		bl.forward(r, y, x, b, k.rerun())
 	}
 	r.Dev.Copy(x, y)
