@@ -84,6 +84,14 @@ func positive(fields ...size) error {
 	return nil
 }
 
+// chosen wants each token to have one expert at least, and no more than there are.
+func chosen(perToken int, experts size) error {
+	if perToken <= 0 || perToken > experts.value {
+		return fmt.Errorf("num_experts_per_tok %d of %s %d: want 1 to %[2]s", perToken, experts.name, experts.value)
+	}
+	return nil
+}
+
 func (d *decoder) norm() kernels.Norm { return kernels.Norm{Eps: d.Eps} }
 
 // graph is the whole model: embedding, then blocks of attention and feed-forward, each after a norm, then norm and

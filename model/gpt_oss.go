@@ -58,14 +58,14 @@ func buildGPTOSS(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *gptOSS) check() error {
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"num_local_experts", c.Experts}); err !=
-		nil {
+	experts := size{"num_local_experts", c.Experts}
+	if err := positive(size{"intermediate_size", c.IntermediateSize}, experts); err != nil {
+		return err
+	}
+	if err := chosen(c.ExpertsPerToken, experts); err != nil {
 		return err
 	}
 	switch {
-	case c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts:
-		return fmt.Errorf("num_experts_per_tok %d of num_local_experts %d: want 1 to num_local_experts",
-			c.ExpertsPerToken, c.Experts)
 	case len(c.LayerTypes) != 0 && len(c.LayerTypes) != c.Layers:
 		return fmt.Errorf("layer_types names %d layers of num_hidden_layers %d", len(c.LayerTypes), c.Layers)
 	case c.Limit != 7:

@@ -66,14 +66,14 @@ func buildMiniMax(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *minimax) check() error {
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"num_local_experts", c.Experts}); err !=
-		nil {
+	experts := size{"num_local_experts", c.Experts}
+	if err := positive(size{"intermediate_size", c.IntermediateSize}, experts); err != nil {
+		return err
+	}
+	if err := chosen(c.ExpertsPerToken, experts); err != nil {
 		return err
 	}
 	switch {
-	case c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts:
-		return fmt.Errorf("num_experts_per_tok %d of num_local_experts %d: want 1 to num_local_experts",
-			c.ExpertsPerToken, c.Experts)
 	case !c.QKNorm || c.QKNormType != "per_layer":
 		return fmt.Errorf("use_qk_norm %v, qk_norm_type %q: want true and per_layer", c.QKNorm, c.QKNormType)
 	case c.Scoring != "sigmoid" || !c.RoutingBias:

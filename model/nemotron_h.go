@@ -117,6 +117,7 @@ func (c *nemotronH) validate() error {
 		size{"n_routed_experts", c.Experts},
 		size{"moe_intermediate_size", c.ExpertSize}, size{"moe_shared_expert_intermediate_size", c.SharedSize},
 		size{"max_position_embeddings", c.Positions})
+	wrong := chosen(c.ExpertsPerToken, size{"n_routed_experts", c.Experts})
 	switch {
 	case err != nil:
 		return err
@@ -129,9 +130,8 @@ func (c *nemotronH) validate() error {
 	case len(c.StepLimit) != 2 || c.StepLimit[0] < 0 || !(c.StepLimit[0] < c.StepLimit[1]):
 		return fmt.Errorf("time_step_limit is %v: want two numbers, the first at least 0 and below the second",
 			c.StepLimit)
-	case c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts:
-		return fmt.Errorf("num_experts_per_tok %d of n_routed_experts %d: want 1 to n_routed_experts",
-			c.ExpertsPerToken, c.Experts)
+	case wrong != nil:
+		return wrong
 	case c.RouteGroups > 1 && (c.RouteGroups > kernels.MaxGroups || c.Experts%c.RouteGroups != 0 ||
 		c.Experts/c.RouteGroups < 2):
 		return fmt.Errorf("n_group %d of n_routed_experts %d: want at most %d equal groups of at least two",

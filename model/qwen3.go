@@ -70,10 +70,10 @@ func buildQwen3(config []byte, b *builder, c *qwen3) (*Model, error) {
 func (c *qwen3) moe() bool { return c.ModelType == "qwen3_moe" }
 
 func (c *qwen3) check() error {
+	wrong := chosen(c.ExpertsPerToken, size{"num_experts", c.Experts})
 	switch {
-	case c.moe() && (c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts):
-		return fmt.Errorf("num_experts_per_tok %d of num_experts %d: want 1 to num_experts", c.ExpertsPerToken,
-			c.Experts)
+	case c.moe() && wrong != nil:
+		return wrong
 	case c.moe() && positive(size{"moe_intermediate_size", c.ExpertSize}, size{"decoder_sparse_step",
 		c.DecoderSparseStep}) != nil:
 		return positive(size{"moe_intermediate_size", c.ExpertSize}, size{"decoder_sparse_step", c.DecoderSparseStep})

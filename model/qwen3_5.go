@@ -106,6 +106,7 @@ func (c *qwen35) check() error {
 		size{"linear_num_key_heads", c.KeyHeads}, size{"linear_num_value_heads", c.ValueHeads},
 		size{"linear_key_head_dim", c.KeyDim},
 		size{"linear_value_head_dim", c.ValueDim}, size{"decoder_sparse_step", c.SparseStep})
+	wrong := chosen(c.ExpertsPerToken, size{"num_experts", c.Experts})
 	switch {
 	case err != nil:
 		return err
@@ -119,9 +120,8 @@ func (c *qwen35) check() error {
 	case c.AttentionBias:
 		return fmt.Errorf("attention_bias: projections with biases are not supported (no released model of this " +
 			"family has them)")
-	case c.moe() && (c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts):
-		return fmt.Errorf("num_experts_per_tok %d of num_experts %d: want 1 to num_experts", c.ExpertsPerToken,
-			c.Experts)
+	case c.moe() && wrong != nil:
+		return wrong
 	case c.moe() && (c.ExpertSize <= 0 || c.SharedSize <= 0):
 		return fmt.Errorf("moe_intermediate_size %d, shared_expert_intermediate_size %d: want positive numbers",
 			c.ExpertSize, c.SharedSize)
