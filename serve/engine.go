@@ -372,7 +372,7 @@ func (e *Engine) reportLogits(batch []scheduled, x kernels.Tensor) {
 }
 
 func (e *Engine) layout(batch []scheduled) (ids []int32, l *kernels.Layout) {
-	l = &kernels.Layout{}
+	l = &kernels.Layout{Spans: make([]kernels.Span, 0, len(batch))}
 	for _, w := range batch {
 		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.seq.cached, Pages: w.seq.pages,
 			Slot: w.seq.slot})
