@@ -274,6 +274,22 @@ var rules = []rule{
 		return when(s.RL.BandHigh > 0 && !s.RL.Proximal,
 			"compares rollouts with the trainer's own log-probabilities, set proximal = true")
 	}},
+	{[]string{"rl.stream", "rl.objective"}, func(s *Shape) string {
+		return when(s.RL.Stream && s.RL.Objective == "custom", "the program reads the answers of the whole step, set "+
+			"stream = false or another objective")
+	}},
+	{[]string{"rl.stream", "rl.advantage"}, func(s *Shape) string {
+		return when(s.RL.Stream && s.RL.Advantage == "batch_norm", "batch_norm compares the answers of the whole step, "+
+			"set stream = false or another advantage")
+	}},
+	{[]string{"rl.stream", "rl.minibatches", "rl.epochs"}, func(s *Shape) string {
+		return when(s.RL.Stream && s.RL.Minibatches*s.RL.Epochs > 1, "an optimizer step waits for all answers, set "+
+			"stream = false, or minibatches = 1 and epochs = 1")
+	}},
+	{[]string{"rl.stream", "rl.staleness"}, func(s *Shape) string {
+		return when(s.RL.Stream && s.RL.Staleness > 0, "which prompts a step learns from is known when it has all "+
+			"answers, set stream = false or staleness = 0")
+	}},
 	{[]string{"rl.overlong_rows", "rollout.max_tokens"}, func(s *Shape) string {
 		return when(s.RL.OverlongRows > s.Rollout.MaxTokens, fmt.Sprintf("is more than rollout.max_tokens %d, lower it",
 			s.Rollout.MaxTokens))

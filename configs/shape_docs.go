@@ -106,6 +106,7 @@ var fieldDocs = map[string]string{
 	"RL.OverlongRows":                "length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off",
 	"RL.Temperature":                 "sampling temperature; log-probabilities, KL and entropy, the reference's too, are those of softmax(logits / temperature)",
 	"RL.Staleness":                   "weight updates that an answer may span; above 0 generation continues while the weights change",
+	"RL.Stream":                      "packs of answers are computed while others are sampled, in the order of prompts, by the same weights; changes no bit",
 	"RL.Reward":                      "reward function: the task's own, a comparison with the line's answer (exact, math), a program, an endpoint",
 	"RL.Command":                     "with reward \"command\": the program and its arguments",
 	"RL.URL":                         "with reward \"http\": the endpoint",

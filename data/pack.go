@@ -40,3 +40,12 @@ func FirstFit(order []int, rows func(i int) int, packRows int) (list []Pack) {
 	}
 	return list
 }
+
+// FinalPacks is how many of the packs of [FirstFit], from the first on, no later sample joins that has at least so many
+// rows. rows are those of the packs.
+func FinalPacks(rows []int, packRows, least int) (n int) {
+	for n < len(rows) && (n < len(rows)-openPacks || rows[n]+least > packRows) {
+		n++
+	}
+	return n
+}

@@ -33,6 +33,7 @@ type learner struct {
 	customLoss    float64       // of the last minibatch
 	updates       int           // optimizer steps of the stage
 	updatesBefore int           // updates before the last step
+	opened        *openStep     // that has begun while answers are sampled; nil: none
 	writing       chan error    // how the writing of the last step's answers ended; nil: see logged
 }
 
@@ -48,6 +49,7 @@ type learningResult struct {
 	answerTokens   int // of answers that were learned from or left out
 	sampled        int // tokens that the engine sampled meanwhile
 	trainRows      int // rows of forward and backward
+	earlyPacks     int // computed while other answers were sampled
 }
 
 // update is one optimizer step of reinforcement learning.
@@ -62,13 +64,16 @@ type update struct {
 func (l *learner) step(ctx context.Context, step int) (res learningResult, err error) {
 	began := time.Now()
 	drawn := l.engine.Counters().Generated
+	if l.rl.Stream {
+		l.early = func(g *group, least int) error { return l.learnEarly(g, least, &res) }
+	}
 	groups, left, err := l.next(ctx)
 	if err != nil {
 		return res, err
 	}
 	l.pause()
 	l.updatesBefore = l.updates
-	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Counters().Generated-drawn
+	res.rolloutSeconds, res.sampled = time.Since(began).Seconds()-res.trainSeconds, l.engine.Counters().Generated-drawn
 	l.advantages(groups)
 	for _, g := range groups {
 		for i := range g.Episodes {
@@ -96,7 +101,7 @@ func (l *learner) step(ctx context.Context, step int) (res learningResult, err e
 		}
 	}
 	l.updated(l.updates)
-	res.trainSeconds = time.Since(began).Seconds()
+	res.trainSeconds += time.Since(began).Seconds()
 	return res, l.log(slices.Concat(episodesOf(groups), episodesOf(left)))
 }
 
@@ -172,12 +177,25 @@ func (l *learner) exactKL(ctx context.Context, res *learningResult) error {
 // order.
 func (l *learner) update(ctx context.Context, res *learningResult) error {
 	var samples []trainer.Sample
-	for _, e := range res.episodes {
-		samples = append(samples, sampleOf(e, l.updates))
+	if l.opened != nil {
+		samples = l.opened.samples
+	}
+	known := len(samples)
+	for i, e := range res.episodes {
+		if i >= known {
+			samples = append(samples, sampleOf(e, l.updates))
+		}
 		res.answerTokens += len(e.IDs)
 	}
 	each := len(samples) / l.rl.Minibatches
-	l.compare(samples, res)
+	l.compare(samples[known:])
+	if l.rl.Proximal {
+		for _, pack := range l.pack(samples).Packs {
+			b := trainer.NewBatch([][]trainer.Sample{pack}, l.packRows)
+			b.Rows.LogProb = b.Rows.Old
+			res.divergence.Add(b.Fresh())
+		}
+	}
 	for range l.rl.Epochs {
 		for m := range l.rl.Minibatches {
 			from, to := m*each, (m+1)*each
@@ -199,18 +217,10 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 			return err
 		}
 	}
-	var one update
-	l.trainer.Observe = func(b *trainer.Batch) {
-		if len(res.updates) == 0 && !l.rl.Proximal {
-			res.divergence.Add(b.Fresh())
-		}
-		rows := b.Rows
-		if rows.Old != nil {
-			rows.Rollout = rows.Old
-		}
-		one.drift.Add(rows)
-	}
-	one.StepResult = l.trainer.Step(l.updates+1, l.pack(samples))
+	s := l.openStep(res)
+	l.opened = nil
+	batch, one := l.pack(samples), &s.update
+	one.StepResult = s.feed.Close(batch.Scale, batch.Packs[s.put:]...)
 	if err := one.Finite(); err != nil {
 		return err
 	}
@@ -219,22 +229,17 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 	}
 	l.updates++
 	res.trainRows += one.Tokens
-	res.updates = append(res.updates, one)
+	res.updates, res.earlyPacks = append(res.updates, *one), res.earlyPacks+s.put
 	return nil
 }
 
 // compare computes the log-probabilities that the objective's ratios and KL are relative to: the trainer's own before
 // the first update (rl.proximal), and the reference's.
-func (l *learner) compare(samples []trainer.Sample, res *learningResult) {
+func (l *learner) compare(samples []trainer.Sample) {
 	if l.rl.Proximal {
 		l.trainer.EachLogProb(l.packRows, samples, func(i int, logprob []float32) {
 			samples[i].Old = logprob
 		})
-		for _, pack := range l.pack(samples).Packs {
-			b := trainer.NewBatch([][]trainer.Sample{pack}, l.packRows)
-			b.Rows.LogProb = b.Rows.Old
-			res.divergence.Add(b.Fresh())
-		}
 	}
 	if l.reference != nil {
 		trainer.EachLogProb(l.trainer.Rank, l.reference, l.packRows, samples, func(i int, logprob []float32) {

@@ -3,6 +3,8 @@ package train
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 
 	"lockstep/data"
 	"lockstep/serve"
@@ -17,6 +19,8 @@ type group struct {
 	Missing  int              `json:"missing"` // answers that are not complete
 	Judged   bool             `json:"judged"`
 	Episodes []runlog.Episode `json:"episodes"`
+
+	handed bool // see collector.early
 }
 
 // collector keeps rollout engines busy and hands out complete groups, in the order of their prompts. What it hands out
@@ -33,6 +37,10 @@ type collector struct {
 	updatesPerStep int           // updates of a step
 	dynamic        bool          // groups of one reward are left out
 	maxAsked       int           // prompts that a step may ask before it gives up
+	// gets each group that a step learns from while others are not complete, in order, and the fewest rows that an answer
+	// to come will have; nil: a step begins when it has all groups
+	early    func(g *group, least int) error
+	shortest int // prompt of all questions; 0: not looked for
 
 	order collectorOrder
 	collectorState
@@ -85,7 +93,54 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 			}
 			c.store(d)
 		}
+		if err := c.handEarly(ctx); err != nil {
+			return nil, nil, err
+		}
 	}
+}
+
+// handEarly hands out the groups that are complete, up to the first that is not.
+func (c *collector) handEarly(ctx context.Context) error {
+	if c.early == nil {
+		return nil
+	}
+	ready := slices.IndexFunc(c.Groups, func(g *group) bool { return g.Missing > 0 }) // below 0: the step begins anyway
+	for i, g := range c.Groups[:max(ready, 0)] {
+		if g.handed {
+			continue
+		}
+		if err := c.judgeAll(ctx); err != nil {
+			return err
+		}
+		if g.handed = true; c.dynamic && g.uniform() {
+			continue
+		}
+		if err := c.early(g, c.leastRows(i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leastRows is the fewest rows that an answer of the groups from one on can have, or of those that are still to be asked.
+func (c *collector) leastRows(from int) int {
+	least := math.MaxInt
+	if c.dynamic {
+		if c.shortest == 0 {
+			c.shortest = math.MaxInt
+			for q := range c.JudgedQuestions.Len() {
+				c.shortest = min(c.shortest, len(c.JudgedQuestions.Prompt(q)))
+			}
+		}
+		least = c.shortest
+	}
+	for _, g := range c.Groups[from:] {
+		for i := range g.Episodes {
+			e := &g.Episodes[i]
+			least = min(least, len(e.Prompt)+max(len(e.IDs), 1)-1)
+		}
+	}
+	return least
 }
 
 // ask submits the requests of the next prompt's group to the engine.

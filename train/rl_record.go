@@ -26,6 +26,7 @@ func (l *learner) record(rec *runlog.Record, res learningResult) []string {
 	if res.sampled > 0 { // with stale answers a step may find all that it needs
 		rec.RolloutSpeed = runlog.Num(float64(res.sampled) / math.Max(res.rolloutSeconds, 1e-9))
 	}
+	rec.EarlyPacks = res.earlyPacks
 	rec.LearnSpeed, rec.Updates = runlog.Num(float64(res.trainRows)/math.Max(res.trainSeconds, 1e-9)), l.updates
 	sampled := float64(res.sampled) / math.Max(res.rolloutSeconds, 1e-9)
 	return append(fields, fmt.Sprintf("%.0f+%.0f tokens/s", sampled, float64(*rec.LearnSpeed)))

@@ -51,9 +51,11 @@ type Record struct {
 	ReferenceKL *Number `json:"reference_kl,omitempty"`
 	// share of sampled answers without a gradient: left out, or in a group of one reward
 	Discarded *Number `json:"discarded,omitempty"`
-	Entropy   *Number `json:"entropy,omitempty"`   // of the rollout, nats a token, from its samples
-	Length    *Number `json:"length,omitempty"`    // mean tokens of an answer
-	Truncated *Number `json:"truncated,omitempty"` // share of answers cut at rollout.max_tokens
+	// packs that were computed while others were sampled (rl.stream)
+	EarlyPacks int     `json:"early_packs,omitempty"`
+	Entropy    *Number `json:"entropy,omitempty"`   // of the rollout, nats a token, from its samples
+	Length     *Number `json:"length,omitempty"`    // mean tokens of an answer
+	Truncated  *Number `json:"truncated,omitempty"` // share of answers cut at rollout.max_tokens
 	// mean updates between a token and the step that learned from it
 	Stale        *Number `json:"stale,omitempty"`
 	RolloutSpeed *Number `json:"rollout_speed,omitempty"` // sampled tokens a second while sampling

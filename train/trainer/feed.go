@@ -41,7 +41,7 @@ func (t *Trainer) Feed(step int, known func(b *Batch)) *Feed {
 // result is read, except for objectives whose derivative needs log-probabilities: the host waits for the device once a
 // step. A rank that fails is a [kernels.Fault].
 func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
-	return t.Feed(step, nil).end(batch.Scale, batch.Packs)
+	return t.Feed(step, nil).Close(batch.Scale, batch.Packs...)
 }
 
 // Put adds packs to the step and computes them, as micro-batches of their own. It returns when their log-probabilities
@@ -65,11 +65,9 @@ func (f *Feed) Put(packs ...[]Sample) error {
 	return nil
 }
 
-// Close takes the optimizer's step on all packs that were put, with the scale of their loss; see [GlobalBatch].
-func (f *Feed) Close(scale float64) StepResult { return f.end(scale, nil) }
-
-// end computes the last packs of the step, and updates.
-func (f *Feed) end(scale float64, packs [][]Sample) StepResult {
+// Close computes the packs that are left, which it does not check, and takes the optimizer's step on all that were put,
+// with the scale of their loss; see [GlobalBatch].
+func (f *Feed) Close(scale float64, packs ...[]Sample) StepResult {
 	if f.closed {
 		panic("trainer: a step is closed twice")
 	}
