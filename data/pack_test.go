@@ -83,6 +83,37 @@ func TestPacks(t *testing.T) {
 	}
 }
 
+// Packs of the first samples that are final are those of all samples, and not only those that are too old to be joined.
+func TestFinalPacks(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	young := 0
+	for range 200 {
+		order, lengths, least := make([]int, 60), make([]int, 60), 10+rng.IntN(30)
+		for i := range order {
+			order[i], lengths[i] = i, least+rng.IntN(60)
+		}
+		rows := func(i int) int { return lengths[i] }
+		all := FirstFit(order, rows, 100)
+		for n := range order {
+			some := FirstFit(order[:n], rows, 100)
+			var of []int
+			for _, p := range some {
+				of = append(of, p.Rows)
+			}
+			final := FinalPacks(of, 100, least)
+			if final > 0 && !reflect.DeepEqual(some[:final], all[:final]) {
+				t.Fatalf("%d packs are final after %d samples of %v: %v, in all %v", final, n, lengths, some, all)
+			}
+			if final > len(some)-openPacks {
+				young++
+			}
+		}
+	}
+	if young < 1000 {
+		t.Errorf("%d packs were final before they were too old", young)
+	}
+}
+
 // Each epoch holds each sample once, whole; packs are within bounds, and well filled.
 func TestStreamEpochs(t *testing.T) {
 	d := randomDataset(1, 500, 64)

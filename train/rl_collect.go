@@ -109,8 +109,10 @@ func (c *collector) handEarly(ctx context.Context) error {
 		if g.handed {
 			continue
 		}
-		if err := c.judgeAll(ctx); err != nil {
-			return err
+		if !g.Judged {
+			if err := c.judgeAll(ctx); err != nil {
+				return err
+			}
 		}
 		if g.handed = true; c.dynamic && g.uniform() {
 			continue

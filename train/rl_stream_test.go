@@ -13,6 +13,39 @@ import (
 	"lockstep/train/testshape"
 )
 
+// Groups are learned early in the order of their prompts, up to the first that has an answer to come.
+func TestHandEarly(t *testing.T) {
+	var got []string
+	var c collector
+	c.early = func(g *group, least int) error {
+		got = append(got, fmt.Sprintf("%d, then %d rows", g.Asked, least))
+		return nil
+	}
+	of := func(asked, missing, prompt int, answers ...int) *group {
+		g := &group{Asked: asked, Missing: missing, Judged: missing == 0}
+		for _, n := range answers {
+			g.Episodes = append(g.Episodes, runlog.Episode{Prompt: make([]int32, prompt), IDs: make([]int32, n)})
+		}
+		return g
+	}
+	c.Groups = []*group{of(0, 0, 5, 1), of(1, 1, 20, 9, 0), of(2, 0, 30, 3), of(3, 2, 24, 0, 0)}
+	for range 2 {
+		if err := c.handEarly(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"0, then 20 rows"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	c.Groups[1].Missing, c.Groups[1].Judged = 0, true
+	if err := c.handEarly(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"0, then 20 rows", "1, then 24 rows", "2, then 24 rows"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Packs that are computed while other answers are sampled give the files and answers of a step that begins when it has
 // all, on any ranks: replicated, sharded, of a pipeline, with all that a step compares with. Each run computes some.
 func TestStreamedRL(t *testing.T) {
