@@ -279,8 +279,8 @@ var rules = []rule{
 			"stream = false or another objective")
 	}},
 	{[]string{"rl.stream", "rl.advantage"}, func(s *Shape) string {
-		return when(s.RL.Stream && s.RL.Advantage == "batch_norm", "batch_norm compares the answers of the whole step, "+
-			"set stream = false or another advantage")
+		return when(s.RL.Stream && s.RL.Advantage == "batch_norm", "batch_norm compares the answers of the whole "+
+			"step, set stream = false or another advantage")
 	}},
 	{[]string{"rl.stream", "rl.minibatches", "rl.epochs"}, func(s *Shape) string {
 		return when(s.RL.Stream && s.RL.Minibatches*s.RL.Epochs > 1, "an optimizer step waits for all answers, set "+

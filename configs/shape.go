@@ -237,7 +237,8 @@ type RL struct {
 	Temperature float64 `toml:"temperature" default:"1.0" range:"[0.01,100]"`
 	// weight updates that an answer may span; above 0 generation continues while the weights change
 	Staleness int `toml:"staleness" default:"0" range:"[0,1024]"`
-	// packs of answers are computed while others are sampled, in the order of prompts, by the same weights; changes no bit
+	// packs of answers are computed while others are sampled, in the order of prompts, by the same weights; changes no
+	// bit
 	Stream bool `toml:"stream" default:"false"`
 	// reward function: the task's own, a comparison with the line's answer (exact, math), a program, an endpoint
 	Reward string `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`

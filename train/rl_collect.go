@@ -37,8 +37,8 @@ type collector struct {
 	updatesPerStep int           // updates of a step
 	dynamic        bool          // groups of one reward are left out
 	maxAsked       int           // prompts that a step may ask before it gives up
-	// gets each group that a step learns from while others are not complete, in order, and the fewest rows that an answer
-	// to come will have; nil: a step begins when it has all groups
+	// gets each group that a step learns from while others are not complete, in order, and the fewest rows that an
+	// answer to come will have; nil: a step begins when it has all groups
 	early    func(g *group, least int) error
 	shortest int // prompt of all questions; 0: not looked for
 
@@ -124,7 +124,7 @@ func (c *collector) handEarly(ctx context.Context) error {
 	return nil
 }
 
-// leastRows is the fewest rows that an answer of the groups from one on can have, or of those that are still to be asked.
+// leastRows is the fewest rows that an answer of the groups from one on can have, or of those still to be asked.
 func (c *collector) leastRows(from int) int {
 	least := math.MaxInt
 	if c.dynamic {
