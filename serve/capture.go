@@ -46,6 +46,9 @@ func (e *Engine) decode(batch []scheduled) (next sampled) {
 	for i, w := range batch {
 		ready[i], last[i] = w.seq, int32(i)
 	}
+	if e.onLogits != nil { // a repeated sequence reads nothing back
+		return e.enqueue(batch, ready, last)
+	}
 	kernels.Repeat(e.r.Dev, fmt.Sprintf("decode %d", size), func() { next = e.enqueue(batch, ready, last) })
 	return next
 }

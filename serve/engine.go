@@ -58,7 +58,7 @@ type Engine struct {
 	waiting       []*sequence // in order of arrival, preempted ones first
 	running       []*sequence // in order of admission
 	version       int         // of the weights
-	// onLogits, if set, receives the logits of every row computed, for Verify.
+	// onLogits, if set, receives the logits of every row computed, for Verify, those that fill a batch up included.
 	onLogits func(s *sequence, position int, logits []float32)
 	// onStep, if set, receives the rows of a step before it runs, and the sequences that it samples for.
 	onStep func(batch []scheduled, ready []*sequence)
@@ -267,7 +267,7 @@ func (e *Engine) step() []*sequence {
 		e.onStep(batch, ready)
 	}
 	var next sampled
-	if e.onLogits == nil && 0 < row && row == len(ready) && !adjusted(ready) {
+	if 0 < row && row == len(ready) && !adjusted(ready) {
 		next = e.decode(batch)
 	} else {
 		next = e.enqueue(batch, ready, last)
