@@ -307,6 +307,14 @@ var rules = []rule{
 		return when(s.Offload.Ring != Default().Offload.Ring && !s.Offload.Optimizer,
 			"nothing passes through the ring, set offload.optimizer = true or remove it")
 	}},
+	{[]string{"offload.breadth", "offload.optimizer"}, func(s *Shape) string {
+		return when(s.Offload.Breadth != Default().Offload.Breadth && !s.Offload.Optimizer,
+			"no state comes from the host, set offload.optimizer = true or remove it")
+	}},
+	{[]string{"offload.breadth", "parallel.stages"}, func(s *Shape) string {
+		return when(s.Offload.Breadth > 1 && s.Parallel.Stages > 1,
+			"the schedule of a pipeline says which micro-batch is next, remove it or set parallel.stages = 1")
+	}},
 	{[]string{"offload.host_update"}, func(s *Shape) string {
 		_, err := s.Offload.OnHost()
 		return when(err != nil, `want "auto", or GiB of each rank's states that the host's cores update, such as "20"`)

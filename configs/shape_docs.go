@@ -167,6 +167,7 @@ var fieldDocs = map[string]string{
 	"Offload.Optimizer":              "masters and moments of AdamW; they pass through a ring on the device, which updates them",
 	"Offload.Ring":                   "GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the gradient's norm is known",
 	"Offload.HostUpdate":             "the host's cores update the states of the last blocks, which the next forward needs last, while others pass through the device: so many GiB of each rank's, as \"20\", or \"auto\": as many as both end with together, by the rate of the cores, which is measured, and that of the links, of the card's machine file or else of an H200",
+	"Offload.Breadth":                "breadth-first: so many micro-batches of a rank pass each block before the next block does, forward and backward, so that states come from the host behind the forward of all of them; inputs of their blocks are kept. Where weights come from the host all do",
 	"Offload.Weights":                "frozen weights: \"all\" stay on a card, \"auto\": of blocks what fits, or so many GiB of blocks, as \"20\"; the others are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step",
 	"Offload.Activations":            "inputs of the blocks that the backward pass recomputes; they go out behind the forward and come back ahead of the backward",
 	"Machine.Name":                   "what --machine calls it",

@@ -40,15 +40,21 @@ type gradients struct {
 	next  int // the slot that the next unit takes
 }
 
-// gradientParts are gradients of a share's segments that have not been added to the sums: F32 [1, n] of each pass, on
-// the stack, of the unit that is computed and of the one above, which is pending. The first rank has none where its
-// shares follow one another: the sums are there.
+// gradientParts are gradients of a pass's segments that have not been added to the sums: F32 [1, n] on the stack, of
+// the unit and pass that are computed and of those before, which are pending. The first rank has none where its shares
+// follow one another: the sums are there.
 type gradientParts struct {
-	of      [2][]kernels.Tensor
-	next    int           // where the next unit's are
-	pending *gradientUnit // nil: none
+	of      [2]kernels.Tensor
+	next    int // where the next ones are
+	pending pendingPart
 
 	headApart bool // there are several segments, and only those of the head have gradients of their own
+}
+
+// pendingPart is the gradients of a pass in a unit, which are to be added to its sums.
+type pendingPart struct {
+	unit *gradientUnit // nil: there are none
+	pass int
 }
 
 // gradientUnit says how the gradients of a unit's parameters lie in a slot.
@@ -100,14 +106,14 @@ func (g *gradients) during(r *parallel.Rank, s *Share, unit int, backward func(p
 	switch parts := &s.parts; {
 	case parts.headApart && unit == len(g.units)-1:
 		g.duringHead(r, s, u, backward)
-	case parts.of[0] == nil:
+	case parts.of[0].IsNil():
 		g.pass(r, u, s.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, each) })
 	default:
 		for i, p := range s.Passes {
-			u.apart(r, parts.of[parts.next][i], p.Segments.Count, func() { backward(p) })
+			u.apart(r, parts.of[parts.next], p.Segments.Count, func() { backward(p) })
+			g.finishPending(r, s)
+			parts.next, parts.pending = 1-parts.next, pendingPart{u, i}
 		}
-		g.finishPending(r, s)
-		parts.next, parts.pending = 1-parts.next, u
 	}
 }
 
@@ -121,7 +127,7 @@ func (g *gradients) duringHead(r *parallel.Rank, s *Share, u *gradientUnit, back
 	p.Segments = segmentsApart(all)
 	part := r.Stack.New(kernels.F32, 1, p.Segments.Count*u.columns)
 	u.apart(r, part, p.Segments.Count, func() { backward(p) })
-	g.addParts(r, s, u, []kernels.Tensor{part})
+	g.addPart(r, u, p, part)
 	p.Segments = all
 }
 
@@ -144,39 +150,39 @@ func (g *gradients) begin(r *parallel.Rank, s *Share, together bool) {
 	if len(g.units) == 0 || r.ID == 0 && !r.Interleaved() && !s.idle() && !s.Dealt {
 		return
 	}
+	count := 1
 	if together {
 		for _, p := range s.Passes {
 			p.Segments = segmentsApart(p.Segments)
+			count = max(count, p.Segments.Count)
 		}
 	} else if s.Several || s.Passes[0].Segments.Segments > 1 {
 		s.parts.headApart = !s.Several
 		return
 	}
 	for i := range s.parts.of {
-		for _, p := range s.Passes {
-			s.parts.of[i] = append(s.parts.of[i], r.Stack.New(kernels.F32, 1, p.Segments.Count*g.slots[0].t.Cols))
-		}
+		s.parts.of[i] = r.Stack.New(kernels.F32, 1, count*g.slots[0].t.Cols)
 	}
 }
 
-// finishPending adds the gradients of the unit above, the last one of a share at its end.
+// finishPending adds the gradients of the pass before, in the same unit or the one above, the last one of a share at
+// its end. The other lanes add a pass before this one adds its next.
 func (g *gradients) finishPending(r *parallel.Rank, s *Share) {
-	if u := s.parts.pending; u != nil {
-		g.addParts(r, s, u, s.parts.of[1-s.parts.next])
-		s.parts.pending = nil
+	pending := s.parts.pending
+	if pending.unit == nil {
+		return
 	}
+	s.parts.pending = pendingPart{}
+	if pending.pass > 0 {
+		r.Yield()
+	}
+	g.addPart(r, pending.unit, s.Passes[pending.pass], s.parts.of[1-s.parts.next])
 }
 
-// addParts adds the gradients of a unit's segments, in a part of each pass, to its sums in order. The other
-// lanes add a pass before this one adds its next.
-func (g *gradients) addParts(r *parallel.Rank, s *Share, u *gradientUnit, parts []kernels.Tensor) {
-	for i, p := range s.Passes {
-		if i > 0 {
-			r.Yield()
-		}
-		if !p.Idle {
-			g.pass(r, u, p.Place, func(t kernels.Tensor) { u.addPart(r, t, parts[i], p.Segments.Count) })
-		}
+// addPart adds the gradients of a pass's segments to the sums of a unit in order.
+func (g *gradients) addPart(r *parallel.Rank, u *gradientUnit, p *Pass, part kernels.Tensor) {
+	if !p.Idle {
+		g.pass(r, u, p.Place, func(t kernels.Tensor) { u.addPart(r, t, part, p.Segments.Count) })
 	}
 }
 

@@ -18,8 +18,9 @@ import (
 // offloaded puts the optimizer's state into the host's memory, behind a ring of a few pieces.
 var offloaded = []string{"offload.optimizer=true", "offload.ring=0.0001"}
 
-// Where the optimizer's state lies changes no bit: on any number of ranks, whenever copies are carried out, also where
-// a run is stopped after each step and goes on with its state elsewhere.
+// Where the optimizer's state lies changes no bit: on any number of ranks, however many micro-batches pass a block
+// together, whenever copies are carried out, also where a run is stopped after each step and goes on with its state
+// elsewhere.
 func TestOffloadOptimizer(t *testing.T) {
 	few := []string{"run.steps=3", "optim.warmup_steps=0", "data.eval_samples=0", "run.save_every=0"}
 	for name, set := range map[string][]string{
@@ -42,9 +43,15 @@ func TestOffloadOptimizer(t *testing.T) {
 			}
 			run := func(seed uint64, more ...string) string { return runDelayed(t, shape(more...), seed) }
 			want := run(0)
+			first := "0.0001"
+			if name == "full" {
+				first = "auto" // which measures the host's cores
+			}
 			for i, mesh := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=2", "parallel.weights=sharded"},
-				{"parallel.ranks=3"}, {"parallel.ranks=4", "parallel.experts=4"}} {
-				mesh = append(mesh, "offload.host_update="+[]string{"auto", "0.0001", "0.00002", "1"}[i])
+				{"parallel.ranks=3"}, {"parallel.ranks=2", "parallel.experts=2", "parallel.interleave=2",
+					"run.micro_batch=2"}, {"parallel.ranks=4", "parallel.experts=4"}} {
+				mesh = append(mesh, "offload.host_update="+[]string{first, "0.0001", "0.00002", "0", "1"}[i],
+					fmt.Sprintf("offload.breadth=%d", []int{3, 2, 1, 2, 2}[i]))
 				if got := run(uint64(i+1), append(mesh, offloaded...)...); got != want {
 					t.Errorf("%v:\n%s\nwant\n%s", mesh, got, want)
 				}

@@ -61,7 +61,7 @@ func Update(ctx context.Context, o UpdateOptions) error {
 			float64(o.Parameters*o.Ranks)/1e3/seconds, percent)
 	}
 	host := w.Devices()[0].(kernels.HostMemory).Host()
-	fmt.Fprintf(tab, "%.2f\t  the host alone, in fp32\n", plan.HostUpdateRate(host, o.Each))
+	fmt.Fprintf(tab, "%.2f\t  the host alone\n", plan.HostUpdateRate(host, o.Each))
 	if o.Peer != "" {
 		var rows []struct{ Rate float64 }
 		rows, err = peer[struct{ Rate float64 }](ctx, o.Peer, configs.CPUAdamW, o.Parameters*1e6, o.Each.Seconds())

@@ -267,6 +267,7 @@ func TrainerOptions(s *configs.Shape, steps int, keep model.Policy) (trainer.Opt
 		IndexerRate:      s.Indexer.LRFactor,
 		MicroBatch:       s.Run.MicroBatch,
 		Interleave:       s.Parallel.Interleave,
+		Breadth:          s.Offload.Breadth,
 		RankPacks:        (s.Run.Packs*s.Parallel.Context + s.Parallel.Ranks - 1) / s.Parallel.Ranks,
 		Context:          s.Parallel.Context,
 		PipelineSchedule: s.Pipeline.Schedule,

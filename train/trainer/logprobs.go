@@ -58,7 +58,7 @@ func (t *Trainer) LogProbs(packs [][]Sample) (batches []*Batch) {
 
 // passes is how many packs go through the model together in a forward alone: those that a step has room for.
 func (t *Trainer) passes() int {
-	if t.together() {
+	if blocks, _ := t.Model.OnHost(); blocks > 0 {
 		return max(t.RankPacks, 1)
 	}
 	return 1

@@ -79,3 +79,24 @@ func TestMicroBatches(t *testing.T) {
 		}
 	}
 }
+
+// Shares of a round follow one another, or are dealt where ranks are together at a block; rounds follow one another.
+func TestBreadth(t *testing.T) {
+	for _, c := range []struct {
+		places, ranks, lanes, breadth, context int
+		want                                   string
+	}{
+		{5, 2, 1, 1, 1, "[[0] [1] [2] [3] [4]]"},
+		{5, 2, 1, 2, 1, "[[0 1] [2 3] [4]]"},
+		{7, 2, 1, 3, 1, "[[0 1 2] [3 4 5] [6]]"},
+		{10, 2, 1, 3, 2, "[[0 2 4] [1 3 5] [6 8] [7 9]]"},
+		{11, 2, 2, 2, 1, "[[0 1] [2 3] [4 5] [6 7] [8] [9] [10]]"},
+		{3, 2, 1, 9, 1, "[[0 1] [2]]"}, {0, 2, 1, 3, 1, "[]"},
+	} {
+		tr := &Trainer{Model: &model.Model{},
+			Options: Options{Interleave: c.lanes, Breadth: c.breadth, Context: c.context}}
+		if got := fmt.Sprint(tr.shares(c.places, c.ranks)); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}

@@ -97,7 +97,7 @@ func (t *Trainer) rounds(r *parallel.Rank, m *model.Model, by portion, micros []
 				w.tasks = append(w.tasks, t.task(m, by.step, micros, places[i], rows,
 					model.Place{At: i, Of: len(places), Open: !by.last}))
 			}
-			for m.ExpertParallel() && len(w.tasks) < len(shares[0]) {
+			for m.ExpertParallel() && len(w.tasks) < len(shares[first]) {
 				w.tasks = append(w.tasks, task{})
 			}
 			for k, result := range t.forwardBackward(r, m, w)[:len(own)] {
@@ -111,23 +111,34 @@ func (t *Trainer) rounds(r *parallel.Rank, m *model.Model, by portion, micros []
 	return own
 }
 
-// shares divides the places of a step. Each is one, and rounds follow one another, unless weights come from the host:
-// then each lane of each rank has one share, so that they come once. Shares follow one another, but of ranks that are
-// together at a block places are dealt one by one. The first share is the largest.
+// shares divides the places of a step. Rounds follow one another, in which each lane of each rank has a share of at
+// most [Trainer.breadth] places. Shares of a round follow one another, but of ranks that are together at a block places
+// are dealt one by one. The first share of a round is its largest.
 func (t *Trainer) shares(places, ranks int) (list [][]int) {
-	n := places
-	if t.together() {
-		n = min(n, ranks*t.lanes())
-	}
-	list = make([][]int, n)
-	for i := range places {
-		at := i % n
-		if !t.dealt() {
-			at = i * n / places
+	lanes := ranks * t.lanes()
+	each := lanes * t.breadth(places)
+	for first := 0; first < places; first += each {
+		size := min(each, places-first)
+		round := make([][]int, min(lanes, size))
+		for i := range size {
+			at := i % len(round)
+			if !t.dealt() {
+				at = i * len(round) / size
+			}
+			round[at] = append(round[at], first+i)
 		}
-		list[at] = append(list[at], i)
+		list = append(list, round...)
 	}
 	return list
+}
+
+// breadth is how many of so many micro-batches a lane takes through the model together, at most: all where weights come
+// from the host, so that they come once.
+func (t *Trainer) breadth(micros int) int {
+	if blocks, _ := t.Model.OnHost(); blocks > 0 {
+		return micros
+	}
+	return max(t.Breadth, 1)
 }
 
 // lastRank is the rank of the last share of so many places, which adds to sums of gradients behind all others.
@@ -136,12 +147,6 @@ func (t *Trainer) lastRank(places, ranks int) int {
 		places = len(t.shares(places, ranks))
 	}
 	return (places - 1) % ranks
-}
-
-// together tells whether a rank's micro-batches go through the model block by block.
-func (t *Trainer) together() bool {
-	blocks, _ := t.Model.OnHost()
-	return blocks > 0
 }
 
 // dealt tells whether ranks are together at a block, so that what they compute at a time follows one another.

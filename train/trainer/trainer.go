@@ -29,6 +29,7 @@ type Options struct {
 	IndexerRate      float64        // learning rate of trained indexers, as a multiple of the model's
 	MicroBatch       int            // packs that are computed together on a rank, at least 1; changes no bit
 	Interleave       int            // lanes that divide them, see [parallel.Interleave]; 0: one; changes no bit
+	Breadth          int            // micro-batches that pass each block before the next does; 0: one; changes no bit
 	RankPacks        int            // of a step, at most; where weights come from the host, forwards have as many
 	Context          int            // ranks that divide the rows of packs, see [model.Context]; 0: 1; changes no bit
 	PipelineSchedule string         // how micro-batches pass pipeline stages, see package schedule
