@@ -79,6 +79,32 @@ func ladder(t *testing.T, family string) (reqs []Request) {
 	return reqs
 }
 
+// Verify compares the rows that fill a batch up too.
+func TestVerifyFillsUp(t *testing.T) {
+	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	var compared []int
+	for _, d := range []kernels.Device{dev, &repeating{Device: dev, sampled: map[string][]int{}}} {
+		if err := parallel.Run([]kernels.Device{d}, func(r *parallel.Rank) error {
+			s, err := Open(nil, r, goldens+"qwen3_moe", "", model.Options{DType: kernels.F32})
+			if err != nil {
+				return err
+			}
+			rep := verifyOn(t, s, VerifyOptions{Tokens: 2000, Seed: 3})
+			compared = append(compared, rep.Comparisons[pathDecode].Logits)
+			return rep.Err()
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if compared[1] <= compared[0] {
+		t.Errorf("%v logits of decoding are compared without rows that fill up and with them", compared)
+	}
+}
+
 func TestFillUp(t *testing.T) {
 	batch := func(cached ...int) (b []scheduled) {
 		for _, n := range cached {
