@@ -1252,7 +1252,36 @@ func benchCommand() *cobra.Command {
 		"the same run"}
 	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand(),
 		benchRanksCommand(), benchExchangeCommand(), benchMachineCommand(),
-		benchUpdateCommand())
+		benchUpdateCommand(), benchStreamCommand())
+	return c
+}
+
+func benchStreamCommand() *cobra.Command {
+	o := bench.StreamOptions{Out: os.Stdout}
+	var set []string
+	var ranks ranksFlag
+	c := &cobra.Command{
+		Use:   "stream SHAPE.toml",
+		Short: "First results of packs that come slowly: computed as they come, and accumulated",
+		Long: "A step of a shape on random packs that come one by one, slower than the ranks could take them:\n" +
+			"when the log-probabilities of the first are there, where packs are computed as they come, and where\n" +
+			"they are accumulated until all have come. Fails where gradients differ in a bit.",
+		Example: "  lockstep bench stream configs/countdown-sft.toml --ranks 2 --set parallel.stages=2 --set " +
+			"pipeline.schedule=stream",
+		Args: one("SHAPE.toml"),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := configs.Load(args[0], append(set, ranks.settings()...))
+			if err != nil {
+				return err
+			}
+			return bench.Stream(c.Context(), s, o)
+		},
+	}
+	f := c.Flags()
+	ranks.flag(c)
+	f.IntVar(&o.Items, "items", 64, "packs of the step")
+	f.Float64Var(&o.Rate, "rate", 0.1, "rate at which they come, of the rate when all are there")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
 }
 

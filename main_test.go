@@ -455,7 +455,8 @@ func TestHelp(t *testing.T) {
 		t.Errorf("without arguments: %s", out)
 	}
 	for _, name := range []string{"train", "score", "generate", "serve", "tokenize", "verify", "parity", "inspect",
-		"shapes", "plan", "bench", "bench cpu", "bench rollout", "bench rl", "bench recompute", "devices"} {
+		"shapes", "plan", "bench", "bench cpu", "bench rollout", "bench rl", "bench recompute", "bench stream",
+		"devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+
 			name) {
 			t.Errorf("%s --help: %s", name, out)
