@@ -153,6 +153,9 @@ func (d *Ops) attendFew(w *attentionWork, at driver.Array[int32], out, lse, q ke
 		}
 		maps, box := d.keyMaps(kv, a)
 		if kv.Codes != nil {
+			if grid > d.Processors && a.HeadDim > 64 {
+				slots = 5
+			}
 			launchAttentionDecodeCodes(d.Context, fmt.Sprintf("_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1},
 				decodeThreads, slots*codeSlot(a.HeadDim), &maps, inCodes(kv.K, kv.Codes.KScales),
 				inCodes(kv.V, kv.Codes.VScales), out, lse, q, driver.Array[attentionTile](at.From(c.tilesAt)), at,

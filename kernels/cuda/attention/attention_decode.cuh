@@ -80,6 +80,7 @@ template <int D>
 struct InNumbers {
   using Slots = Ring<D, 1>;
   static constexpr int kReaders = kTeam, kWriters = 1;  // arrivals for each slot
+  static constexpr int kAhead = 4;                      // steps whose operands are loaded together
   Slots ring;
 
   // column of a part's 16 is that of row lane/4, or that + 8, of the sums of values.
@@ -104,15 +105,15 @@ struct InNumbers {
     }
   };
 
-  // load brings values of all steps of 16 keys, for the warp's parts.
-  template <int Own, class F>
-  __device__ void load(u32 (&a)[4][Own][4], const Held& h, int warp, int lane, F has) const {
+  // load brings values of N steps of 16 keys from step `first` on, for the warp's parts.
+  template <int N, int Own, class F>
+  __device__ void load(u32 (&a)[N][Own][4], const Held& h, int first, int warp, int lane, F has) const {
     u32 at = shared_address(ring.tile(h) + swizzled((lane & 7) + (lane >> 4) * 8, 2 * warp + (lane >> 3 & 1)));
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < N; k++)
 #pragma unroll
       for (int p = 0; p < Own; p++)
-        if (has(p)) load4_transposed(a[k][p], at + k * 16 * 128 + p * kPanel);
+        if (has(p)) load4_transposed(a[k][p], at + (first + k) * 16 * 128 + p * kPanel);
   }
   // clear zeroes values from row `from` on.
   __device__ void clear(const Held& h, int from) const {
@@ -145,7 +146,7 @@ struct Worker {
   __device__ void dots(const In& in, const Held (&h)[2]) {
     float s[2][R][4] = {};
     typename In::Of keys(in, h, 16 * warp, lane);
-    constexpr int kAhead = kParts < 4 ? kParts : kParts % 4 ? 3 : 4;  // steps whose operands are loaded together
+    constexpr int kAhead = kParts < In::kAhead ? kParts : kParts % In::kAhead ? 3 : In::kAhead;
 #pragma unroll
     for (int j = 0; j < kParts; j += kAhead) {
       u32 a[kAhead][2][4];
@@ -190,10 +191,11 @@ struct Worker {
 #pragma unroll
         for (int w = 0; w < 4; w++) o[p][r][w] *= w % 2 ? decay.y : decay.x;
     }
-    u32 a[4][kOwn][4];
-    in.template load<kOwn>(a, h, warp, lane, [&](int p) { return has(p); });
+    constexpr int kAhead = In::kAhead;
+    u32 a[kAhead][kOwn][4];
 #pragma unroll
     for (int k = 0; k < 4; k += 2) {
+      if (k % kAhead == 0) in.load(a, h, k, warp, lane, [&](int p) { return has(p); });
       u32 w[R][4];
 #pragma unroll
       for (int r = 0; r < R; r++) load4(w[r], weights + r * (8 * sizeof board.weights[0]) + k * 32);
@@ -203,7 +205,7 @@ struct Worker {
         for (int p = 0; p < kOwn; p++)
 #pragma unroll
           for (int r = 0; r < R; r++)
-            if (has(p)) step(o[p][r], a[k + i][p], w[r][2 * i], w[r][2 * i + 1]);
+            if (has(p)) step(o[p][r], a[k % kAhead + i][p], w[r][2 * i], w[r][2 * i + 1]);
     }
   }
 

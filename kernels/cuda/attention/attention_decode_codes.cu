@@ -3,7 +3,8 @@
 // products may come in any order, and so may columns of the sums: ldmatrix, which moves pairs of bytes, brings both
 // operands. Scales come by the copying warp's registers, as bf16 by block of 32 columns: two keys' are one word.
 // Bound: the bytes of codes and scales, 33/64 of those of bf16. Decoding two codes is 7 instructions: of 64 keys and
-// values of 128 columns 450 issue slots of a scheduler, at 1,200 clocks for their 16.9 KB at 14 bytes a clock.
+// values of 128 columns 450 issue slots of a scheduler, at 900 clocks for their 16.9 KB at 18 bytes a clock. A block
+// takes thousands of clocks for them, one step after the other: four or five share a multiprocessor.
 #include "attention_decode.cuh"
 #include "kvcodes.cuh"
 
@@ -25,6 +26,7 @@ struct CodeRing : RingPlace {
     const u8* s = from.scales + row * from.scale_stride + kv_head * kBlocks;
     u32 all = 0;
     if (kBlocks == 4) return *(const u32*)s;
+    if (kBlocks == 2) return *(const u16*)s;
 #pragma unroll
     for (int b = 0; b < kBlocks; b++) all |= (u32)s[b] << 8 * b;
     return all;
@@ -85,6 +87,7 @@ template <int D>
 struct InCodes {
   using Slots = CodeRing<D>;
   static constexpr int kReaders = kTeam * kWarp, kWriters = kWarp;  // each thread, as scales are no copies
+  static constexpr int kAhead = 2;
   Slots ring;
 
   __device__ static int column(int lane, int half) { return lane / 4 * 2 + half; }
@@ -120,17 +123,17 @@ struct InCodes {
     }
   };
 
-  template <int Own, class F>
-  __device__ void load(u32 (&a)[4][Own][4], const Held& h, int warp, int lane, F has) const {
+  template <int N, int Own, class F>
+  __device__ void load(u32 (&a)[N][Own][4], const Held& h, int first, int warp, int lane, F has) const {
 #pragma unroll
     for (int p = 0; p < Own; p++) {
       if (!has(p)) continue;
       int part = warp + kTeam * p;
-      const u16* scales = ring.scales(h) + part / 2 * kRows + lane % 4 * 2;
+      const u16* scales = ring.scales(h) + part / 2 * kRows + first * 16 + lane % 4 * 2;
 #pragma unroll
-      for (int k = 0; k < 4; k += 2) {
+      for (int k = 0; k < N; k += 2) {
         u32 codes[4];
-        load4_transposed(codes, ring.piece(h, k * 16 + lane, part));
+        load4_transposed(codes, ring.piece(h, (first + k) * 16 + lane, part));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           u32 scale = *(const u32*)(scales + k * 16 + i * 8);
@@ -144,8 +147,12 @@ struct InCodes {
   __device__ void release(const Held& h) const { ring.release_own(h); }
 };
 
+// blocks_of are as many blocks of a multiprocessor as leave a thread the registers that it needs.
+constexpr int blocks_of(int D, int R) { return D > 64 ? 4 / R : R == 1 ? 5 : 8 / R; }
+
 #define DECODE(D, R)                                                                                                \
-  extern "C" __global__ void __launch_bounds__((kTeam + 1) * kWarp, 1) attention_decode_codes_##D##_##R(            \
+  extern "C" __global__ void __launch_bounds__((kTeam + 1) * kWarp, blocks_of(D, R))                                \
+      attention_decode_codes_##D##_##R(                                                                             \
       const __grid_constant__ Maps maps, const Codes k, const Codes v, u16* out, float* lse, const u16* q,          \
       const Tile* tiles, const int* pages, float* partials, int* done, int ring_slots, int box, int kv_heads,       \
       int group, int os, int lses, int qs, int page_rows, int window, float c) {                                    \
