@@ -34,6 +34,19 @@ inline void selp_u32(u32& d, u32 x, u32 y, bool p) { d = p ? x : y; }
 inline void mov_b64(u64& d, Values<2> x) { d = x.v[0] | (u64)x.v[1] << 32; }
 inline void elect_sync(bool& p, u32) { p = emu_self->lane == 0; }
 
+inline void lop3_b32(u32& d, u32 x, u32 y, u32 z, u32 table) {
+  d = 0;
+  for (int i = 0; i < 8; i++)
+    if (table >> i & 1) d |= (i & 4 ? x : ~x) & (i & 2 ? y : ~y) & (i & 1 ? z : ~z);
+}
+inline void prmt_b32(u32& d, u32 x, u32 y, u32 selector) {
+  d = 0;
+  for (int i = 0; i < 4; i++) {
+    u32 s = selector >> 4 * i, byte = (x | (u64)y << 32) >> 8 * (s & 7) & 255;
+    d |= (s & 8 ? byte >> 7 ? 255 : 0 : byte) << 8 * i;
+  }
+}
+
 // Conversions: NaN becomes the card's own.
 inline u32 bf16_of(float x) {
   u32 b = __float_as_uint(x);
@@ -46,6 +59,10 @@ inline double number_of(u32 x) { return __uint_as_float(x << 16); }
 inline void mul_rn_bf16x2(u32& d, u32 x, u32 y) {
   d = (u32)bf16_of_exact(number_of(x >> 16) * number_of(y >> 16)) << 16 |
       bf16_of_exact(number_of(x & 0xffff) * number_of(y & 0xffff));
+}
+inline void fma_rn_bf16x2(u32& d, u32 x, u32 y, u32 z) {  // where fp64 holds the exact result
+  d = (u32)bf16_of_exact(number_of(x >> 16) * number_of(y >> 16) + number_of(z >> 16)) << 16 |
+      bf16_of_exact(number_of(x & 0xffff) * number_of(y & 0xffff) + number_of(z & 0xffff));
 }
 double exact_difference(double x, double y);
 inline void sub_rn_bf16x2(u32& d, u32 x, u32 y) {

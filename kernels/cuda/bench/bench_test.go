@@ -176,7 +176,7 @@ func BenchmarkQuantized(b *testing.B) {
 			line := fmt.Sprintf("  %-26s", f)
 			run, w, free := prepareQuantized(d, c, f, false)
 			for _, path := range append([]string{""}, gemm.QuantizedPaths...) {
-				if few := path == "codes_some" || path == "codes_few"; few && c.Rows > 10000 {
+				if few := slices.Contains(gemm.QuantizedPaths[3:], path); few && c.Rows > 10000 {
 					continue // far from its shapes
 				}
 				d.Path = path

@@ -458,7 +458,6 @@ __device__ inline void product_codes(const Terms& terms, const Scales& scales, u
   PRODUCT_CODES(nt_##name##_wide, FORMAT, 0, 128, 256, 64, 4, 1)              \
   PRODUCT_CODES(nt_##name##_square, FORMAT, 0, 128, 128, 64, 6, 1)            \
   PRODUCT_CODES(nt_##name##_some, FORMAT, 0, 256, 64, DEEP, 3, 1)             \
-  PRODUCT_CODES(nt_##name##_few, FORMAT, 0, 64, 16, DEEP, 3, 3)               \
   PRODUCT_CODES(nn_##name##_wide, FORMAT, 1, 128, 256, 64, 4, 1)              \
   PRODUCT_CODES(nn_##name##_square, FORMAT, 1, 128, 128, 64, 6, 1)
 

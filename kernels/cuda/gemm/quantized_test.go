@@ -85,7 +85,7 @@ func TestQuantizedProducts(t *testing.T) {
 			{f, 1, 1, 16, 32, nil}, {f, 1, 9, 72, 96, [][2]int{{0, 72}}},
 			{f, 3, 90, 144, 352, [][2]int{{0, 64}, {64, 144}}}, {f, 1, 33, 57, 100, nil},
 			{f, 5, 140, 136, 64, [][2]int{{3, 80}}}, {f, 1, 260, 272, 96, nil},
-			{f, 4, 100, 176, 64, [][2]int{{16, 80}, {80, 176}}},
+			{f, 4, 100, 176, 64, [][2]int{{16, 80}, {80, 176}}}, {f, 2, 24, 136, 288, [][2]int{{0, 136}}},
 		} {
 			c.products(t, 1+len(c.ranges))
 		}
@@ -165,7 +165,7 @@ func TestQuantizedEveryCode(t *testing.T) {
 			}
 		}
 		k := q.Shape.Cols
-		checkIdentity(t, q, k, groups, "codes_square", "codes_few", func(d kernels.Device, out, x kernels.Tensor,
+		checkIdentity(t, q, k, groups, "codes_several", "codes_square", func(d kernels.Device, out, x kernels.Tensor,
 			g *kernels.Groups, w *kernels.QuantizedWeight) {
 			d.MatMul(out, g, kernels.Term{X: x, Q: w})
 		})
@@ -197,26 +197,25 @@ func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, path, othe
 	}
 }
 
-// The variants that were the fastest on an H100 for the shapes of bench.QuantizedCases.
+// The variants that were the fastest on an H100 or, of few rows, an H200 for the shapes of bench.QuantizedCases.
 func TestCodesTilings(t *testing.T) {
 	d := &Ops{Context: &driver.Context{Processors: 132}}
 	for _, c := range []struct {
 		layout                string
-		code                  quant.Code
 		groups, rows, columns int
 		want                  codesTiling
 	}{
-		{"nt", quant.CodeINT4, 32, 32864, 7168, codesWide},
-		{"nn", quant.CodeE4M3, 128, 33216, 768, codesWide},
-		{"nt", quant.CodeINT4, 128, 1024, 1536, codesFew},
-		{"nt", quant.CodeE4M3, 128, 1024, 1536, codesSome},
-		{"nt", quant.CodeINT4, 128, 2048, 1536, codesSome},
-		{"nt", quant.CodeINT4, 128, 8192, 1536, codesSquare},
-		{"nn", quant.CodeINT4, 128, 1024, 1536, codesSquare},
-		{"nt", quant.CodeE4M3, 1, 32, 4096, codesFew},
+		{"nt", 32, 32864, 7168, codesWide},
+		{"nn", 128, 33216, 768, codesWide},
+		{"nt", 128, 1024, 1536, codesFew},
+		{"nt", 128, 2048, 1536, codesSeveral},
+		{"nt", 128, 4096, 1536, codesSome},
+		{"nt", 128, 8192, 1536, codesSquare},
+		{"nn", 128, 1024, 1536, codesSquare},
+		{"nt", 1, 32, 4096, codesThin},
 	} {
-		if got := d.codesTilingFor(c.layout, c.code, c.groups, c.rows, c.columns); got != c.want {
-			t.Errorf("%s, %s, %d groups, %d rows, %d columns: %s, want %s", c.layout, c.code, c.groups, c.rows,
+		if got := d.codesTilingFor(c.layout, c.groups, c.rows, c.columns); got != c.want {
+			t.Errorf("%s, %d groups, %d rows, %d columns: %s, want %s", c.layout, c.groups, c.rows,
 				c.columns, got, c.want)
 		}
 	}

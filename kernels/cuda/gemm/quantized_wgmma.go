@@ -16,25 +16,30 @@ import (
 type codesTiling struct {
 	tiling
 	deep bool // a stage has 128 bytes of each row of codes, else 64 columns
+	each int  // columns of a warp in the kernels of quantized_few.cuh, by mma.sync; 0: by wgmma
 }
 
 var (
-	codesWide   = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, false}
-	codesSquare = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, false}
-	codesSome   = codesTiling{tiling{"_some", 256, 64, 64, 3, 1}, true}
-	codesFew    = codesTiling{tiling{"_few", 64, 16, 16, 3, 3}, true}
+	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, false, 0}
+	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, false, 0}
+	codesSome    = codesTiling{tiling{"_some", 256, 64, 64, 3, 1}, true, 0}
+	codesSeveral = codesTiling{tiling{"_several", 128, 32, 32, 3, 2}, true, 32}
+	codesFew     = codesTiling{tiling{"_few", 128, 16, 16, 4, 2}, true, 32}
+	codesThin    = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, true, 16}
 )
 
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
-var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSome, codesFew},
+var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSome, codesSeveral,
+	codesFew, codesThin},
 	"nn": {codesWide, codesSquare}}
 
 // QuantizedPaths are the values of [driver.Context.Path] that force each kernel of products with weights in codes.
-var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_few"}
+var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_several",
+	"codes_few", "codes_thin"}
 
-// codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Codes that
-// are quick to decode gain from small blocks where a group has rows for one step of mma alone.
-func (d *Ops) codesTilingFor(layout string, code quant.Code, groups, rows, columns int) codesTiling {
+// codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Groups are
+// of uneven sizes: most of them fit one tile.
+func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTiling {
 	for _, s := range codesTilings[layout] {
 		if d.Path == "codes"+s.name {
 			return s
@@ -42,8 +47,13 @@ func (d *Ops) codesTilingFor(layout string, code quant.Code, groups, rows, colum
 	}
 	average := driver.Blocks(rows, groups)
 	if layout == "nt" && average <= 48 {
-		if average <= 10 && code == quant.CodeINT4 || 2*codesSome.tiles(groups, rows, columns) <= d.Processors {
+		switch {
+		case 2*codesSome.tiles(groups, rows, columns) <= d.Processors:
+			return codesThin
+		case average <= 10:
 			return codesFew
+		case average <= 24:
+			return codesSeveral
 		}
 		return codesSome
 	}
@@ -97,11 +107,26 @@ func (s codesTiling) depth(f codesFormat) int {
 	return 64
 }
 
+// slots is how many stages the ring has.
+func (s codesTiling) slots(f codesFormat) int {
+	if s.each > 0 && f.Code.Bits() == 8 {
+		return s.stages + 1 // they are smaller
+	}
+	return s.stages
+}
+
+func (s codesTiling) threads() int {
+	if s.each > 0 {
+		return s.columns/s.each*32 + 64
+	}
+	return s.tiling.threads()
+}
+
 // shared is the bytes of the ring, of what aligning it may cost, and of the table of groups.
 func (s codesTiling) shared(layout string, f codesFormat, groups int) int {
 	lines, lineBytes, blocks := s.stage(layout, f)
 	weights := max((lines*(lineBytes+blocks*f.Scale.Bits()/8)+1023)&^1023, s.columns*128)
-	return s.stages*(weights+s.rows*s.depth(f)*2) + 1024 + (groups+1)*8
+	return s.slots(f)*(weights+s.rows*s.depth(f)*2) + 1024 + (groups+1)*8
 }
 
 // nativeCodes tells whether kernels read the codes of a product's first weight as they are.
@@ -146,7 +171,7 @@ func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *
 	if g != nil {
 		offsets, segments = driver.Address(g.Offsets), g.Segments
 	}
-	s := d.codesTilingFor(layout, f.Code, groups, rows, out.Cols)
+	s := d.codesTilingFor(layout, groups, rows, out.Cols)
 	lines, lineBytes, blocks := s.stage(layout, f)
 	q := terms[0].Q
 	codes := d.BoxesOf(q.Codes, lineBytes, lines, lineBytes)

@@ -33,6 +33,24 @@ __device__ inline float scale_value(u8 s) {
   return __uint_as_float(s == 0 ? 0x00400000 : s == 255 ? 0x7fc00000 : (u32)s << 23);
 }
 
+// over is (x & mask) | bits by one instruction, where the compiler makes two of constants.
+__device__ inline u32 over(u32 x, u32 mask, u32 bits) {
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(x), "r"(mask), "r"(bits));
+  return d;
+}
+// chosen takes bytes of x and y as __byte_perm, but where a digit of the selector is 8 or more, the byte's sign bit.
+__device__ inline u32 chosen(u32 x, u32 y, u32 selector) {
+  u32 d;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(y), "r"(selector));
+  return d;
+}
+
+__device__ inline u32 fma2(u32 x, u32 y, u32 z) {
+  u32 d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(y), "r"(z));
+  return d;
+}
 __device__ inline u32 mul2(u32 x, u32 y) {
   u32 d;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(x), "r"(y));
