@@ -159,7 +159,8 @@ type mesh struct {
 //	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
 //	            share, units of its backward, two thirds of arithmetic over all units, and a copy of each; with one,
 //	            copies and sums of a unit; none where experts or packs are divided: ranks are at one block
-//	host        weights of blocks, ahead of their blocks, behind what arithmetic is left
+//	host        weights of blocks, ahead of their blocks: half behind forward, a quarter of arithmetic where all is
+//	            computed again, half behind what arithmetic of backward is left
 //	inputs      of blocks to the host behind forward, a quarter of arithmetic where all is computed again, and back
 //	            behind the rest
 //	optimizer   bytes/memory / share.train, of the rank's shards
@@ -203,7 +204,8 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	s.add("gradients' ring", c.ring(m, share*arithmetic/micros, x[kernels.ExchangeGradient].Times(share)), 0)
 	if bytes := rounds * x[kernels.ExchangeHostWeights].Bytes; bytes > 0 {
 		seconds := bytes / (c.host().ToCard * 1e9)
-		s.add("weights from the host", seconds, min(seconds, max(arithmetic-hidden*behind, 0)))
+		s.add("weights from the host", seconds,
+			min(seconds/2, arithmetic/4)+min(seconds/2, max(arithmetic*3/4-hidden*behind, 0)))
 	}
 	if bytes := micros * x[kernels.ExchangeOffload].Bytes; bytes > 0 {
 		out, back := bytes/(c.host().FromCard*1e9), bytes/(c.host().ToCard*1e9)
