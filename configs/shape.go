@@ -402,7 +402,7 @@ type Offload struct {
 	// masters and moments of AdamW; they pass through a ring on the device, which updates them
 	Optimizer bool `toml:"optimizer" default:"false"`
 	// GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the
-	// gradient's norm is known
+	// gradient's norm is known, and of a block while the one before computes
 	Ring float64 `toml:"ring" default:"10.0" range:"(0,1048576]"`
 	// the host's cores update the states of the last blocks, which the next forward needs last, while others pass
 	// through the device: so many GiB of each rank's, as "20", or "auto": as many as both end with together, by the

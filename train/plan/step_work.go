@@ -52,7 +52,8 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 			forward = 0
 		}
 		step.update(c, w, m)
-		step.offloaded(c, float64(states-updated), float64(updated), s.Offload.Ring*gibibyte, forward)
+		step.offloaded(c, float64(states-updated), float64(updated), s.Offload.Ring*gibibyte, forward,
+			m.blocks+2)
 	}
 	step.merge()
 	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {
