@@ -309,6 +309,31 @@ func TestOpeners(t *testing.T) {
 	}
 }
 
+// TestCapabilities wants no assertion of what a device can do where a rank uses it: the rank has [kernels.Transfers], a
+// model binds the rest when it is built. serve/ranks.go asks how much room there is before it builds one.
+func TestCapabilities(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test() || s.name == "serve/ranks.go" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			of, ok := n.(*ast.TypeAssertExpr)
+			if !ok {
+				return true
+			}
+			dev, isField := of.X.(*ast.SelectorExpr)
+			to, isOther := of.Type.(*ast.SelectorExpr)
+			if !isField || !isOther || dev.Sel.Name != "Dev" {
+				return true
+			}
+			if p, ok := to.X.(*ast.Ident); ok && p.Name == "kernels" {
+				t.Errorf("%s: asserts what a device can do", s.set.Position(of.Pos()))
+			}
+			return true
+		})
+	}
+}
+
 // constraint is the build line of a file.
 func constraint(s source) string {
 	for _, group := range s.file.Comments {

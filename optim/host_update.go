@@ -91,10 +91,9 @@ func (u *Update) startHost(r *parallel.Rank, ws []Weights) {
 	if len(u.onHost) == 0 {
 		return
 	}
-	dev := r.Dev.(kernels.Transfers)
-	known := dev.Record()
+	known := r.Transfers.Record()
 	for _, st := range u.onHost {
-		st.Host.begin(dev, st, u.factor, known)
+		st.Host.begin(r.Transfers, st, u.factor, known)
 	}
 	list, settings := u.onHost, u.settings
 	r.Aside(func() {
@@ -106,7 +105,7 @@ func (u *Update) startHost(r *parallel.Rank, ws []Weights) {
 
 // sendBack begins to copy weights to the device that the host has updated by now.
 func (u *Update) sendBack(r *parallel.Rank) {
-	for len(u.onHost) > 0 && u.onHost[0].Host.sendBack(r.Dev.(kernels.Transfers), u.onHost[0], false) {
+	for len(u.onHost) > 0 && u.onHost[0].Host.sendBack(r.Transfers, u.onHost[0], false) {
 		u.onHost = u.onHost[1:]
 	}
 }

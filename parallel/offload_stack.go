@@ -25,7 +25,9 @@ const offloadSlots = 3
 func NewOffloadStack(r *Rank, first kernels.Tensor, depth int) *OffloadStack {
 	o := &OffloadStack{rank: r, slots: []kernels.Tensor{first}}
 	if !kernels.IsMeta(r.Dev) {
-		o.dev = r.Dev.(kernels.Transfers)
+		if o.dev = r.Transfers; o.dev == nil {
+			panic("parallel: tensors leave a device that cannot copy to the host")
+		}
 	}
 	d, rows, cols := first.DType, first.Rows, first.Cols
 	for len(o.slots) < min(offloadSlots, depth) {

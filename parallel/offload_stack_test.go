@@ -18,7 +18,7 @@ func TestOffloadStack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev)}
+		r := newRank(dev, 0, 1)
 		n := 1 + rng.IntN(40)
 		fill := func(to kernels.Tensor, values []float32) { dev.Copy(to, Upload(r, values)) }
 		for range 3 {

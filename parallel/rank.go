@@ -19,7 +19,7 @@ type Rank struct {
 	Size  int
 
 	pinned    *kernels.Arena    // see Pinned; nil: not asked for
-	Transfers kernels.Transfers // the device, where it can copy from others; nil: it is the only one
+	Transfers kernels.Transfers // the device, where it can copy from others and from the host; nil: it cannot
 
 	Data    *Group // all ranks: each computes rows of its own
 	Experts *Group // the ranks that share the experts of one copy of the model, Mesh.Experts consecutive ones
@@ -75,7 +75,13 @@ func (r *Rank) ClearStacks(bytes int) {
 
 // WithDevice is a rank on another device that runs on the same goroutine as r, with a stack of its own and no groups.
 func (r *Rank) WithDevice(dev kernels.Device) *Rank {
-	return &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: r.ID, Size: r.Size}
+	return newRank(dev, r.ID, r.Size)
+}
+
+func newRank(dev kernels.Device, id, size int) *Rank {
+	r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: id, Size: size}
+	r.Transfers, _ = dev.(kernels.Transfers)
+	return r
 }
 
 // Run opens a world of a rank for each device, runs body in all of them and waits for their devices. A [kernels.Fault]

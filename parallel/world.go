@@ -68,9 +68,8 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 		w.spins = mostSpins
 	}
 	for i, dev := range devices {
-		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n, tally: new(tally),
-			aside: new(sync.WaitGroup)}
-		r.Transfers, _ = dev.(kernels.Transfers)
+		r := newRank(dev, i, n)
+		r.tally, r.aside = new(tally), new(sync.WaitGroup)
 		w.ranks = append(w.ranks, r)
 	}
 	for i, g := range w.group("data", w.ranks) {

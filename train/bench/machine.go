@@ -309,7 +309,7 @@ func (o MachineOptions) measureHost(w *parallel.World, m *configs.Machine) error
 
 // copyOfHost copies so many bytes from pinned memory, to it, or both at once.
 func copyOfHost(r *parallel.Rank, bytes int, in, out bool) func() {
-	dev, base := r.Dev.(kernels.Transfers), r.Pinned().Mark()
+	dev, base := r.Transfers, r.Pinned().Mark()
 	pair := func() (host, card kernels.Tensor) {
 		card = rowsOf(r, bytes)
 		return r.Pinned().New(card.DType, card.Rows, card.Cols), card

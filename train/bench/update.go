@@ -52,7 +52,8 @@ func Update(ctx context.Context, o UpdateOptions) error {
 			return err
 		}
 		seconds, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() {
-			return newStates(r, o.Parameters*1e6, percent).update(r)
+			host := w.Devices()[r.ID].(kernels.HostMemory).Host()
+			return newStates(r, host, o.Parameters*1e6, percent).update(r)
 		})
 		if err != nil {
 			return err
@@ -83,7 +84,7 @@ type states struct {
 }
 
 // newStates makes parameters in bf16, percent of them for the host.
-func newStates(r *parallel.Rank, n, percent int) *states {
+func newStates(r *parallel.Rank, host kernels.Device, n, percent int) *states {
 	s := &states{}
 	pinned, base := r.Pinned(), r.Pinned().Mark()
 	defer pinned.Release(base) // the next row has the same memory
@@ -96,7 +97,7 @@ func newStates(r *parallel.Rank, n, percent int) *states {
 		r.Dev.Zero(grad)
 		st := optim.State{W: w, Grad: grad}
 		if at >= n-n*percent/100 {
-			st.Host = &optim.HostState{CPU: r.Dev.(kernels.HostMemory).Host(),
+			st.Host = &optim.HostState{CPU: host,
 				Master: of(pinned, kernels.F32, size), M: of(pinned, kernels.F32, size),
 				V: of(pinned, kernels.F32, size), Grad: of(pinned, kernels.F32, size),
 				W: of(pinned, kernels.BF16, size), Factor: of(pinned, kernels.F32, 1)}
