@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"io"
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
@@ -118,6 +119,21 @@ func (c Replicas) OptimizerTensors() []safetensors.OutTensor {
 			Shape: []int{o.param.matrices(), w.Rows, w.Cols}, Write: o.writeTo})
 	}
 	return out
+}
+
+// WriteTrained writes the bytes of what a checkpoint has of a run: the adapters of the model or else its weights, and
+// the optimizer's states.
+func (c Replicas) WriteTrained(w io.Writer) error {
+	tensors := c[0].Tensors
+	if c[0].LoRA != nil {
+		tensors = c[0].AdapterTensors
+	}
+	for _, t := range append(tensors(), c.OptimizerTensors()...) {
+		if err := t.Write(w); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // LoadOptimizer reads back what OptimizerTensors wrote, on any number of ranks.

@@ -149,14 +149,8 @@ func (j *job) wait() error {
 // hash takes the digest of what a checkpoint has, and of the answers.
 func (t *timed) hash(j *job) error {
 	sum := sha256.New()
-	tensors := j.trainer.Model.Tensors
-	if j.trainer.Model.LoRA != nil {
-		tensors = j.trainer.Model.AdapterTensors
-	}
-	for _, part := range append(tensors(), j.trainer.Replicas.OptimizerTensors()...) {
-		if err := part.Write(sum); err != nil {
-			return err
-		}
+	if err := j.trainer.Replicas.WriteTrained(sum); err != nil {
+		return err
 	}
 	if err := j.learner.logged(); err != nil {
 		return err

@@ -78,6 +78,9 @@ func Stream(ctx context.Context, s *configs.Shape, o StreamOptions) error {
 // come at intervals of so many seconds. 0: they are all there.
 func (o StreamOptions) measure(ctx context.Context, s *configs.Shape, interval float64) (row streamed, err error) {
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+		if err := plan.ChooseOffload(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
+			return err
+		}
 		p, err := plan.New(r.Dev, s)
 		if err != nil {
 			return err
@@ -158,15 +161,10 @@ func putSlowly(ctx context.Context, f *trainer.Feed, packs [][]trainer.Sample, b
 
 // hash takes the digest of what a checkpoint has.
 func (row *streamed) hash(t *trainer.Trainer) error {
-	sum, tensors := sha256.New(), t.Model.Tensors
-	if t.Model.LoRA != nil {
-		tensors = t.Model.AdapterTensors
-	}
 	t.Finish()
-	for _, of := range append(tensors(), t.Replicas.OptimizerTensors()...) {
-		if err := of.Write(sum); err != nil {
-			return err
-		}
+	sum := sha256.New()
+	if err := t.Replicas.WriteTrained(sum); err != nil {
+		return err
 	}
 	row.digest = fmt.Sprintf("%x", sum.Sum(nil))
 	return nil
