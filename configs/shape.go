@@ -409,8 +409,8 @@ type Offload struct {
 	// rate of the cores, which is measured, and that of the links, of the card's machine file or else of an H200
 	HostUpdate string `toml:"host_update" default:"'0'"`
 	// breadth-first: so many micro-batches of a rank pass each block before the next block does, forward and backward,
-	// so that states come from the host behind the forward of all of them; inputs of their blocks are kept. Where
-	// weights come from the host all do
+	// so that states come from the host behind the forward of all of them, of a block as many as the ring holds; inputs
+	// of their blocks are kept. Where weights come from the host all do
 	Breadth int `toml:"breadth" default:"1" range:"[1,65536]"`
 	// frozen weights: "all" stay on a card, "auto": of blocks what fits, or so many GiB of blocks, as "20"; the others
 	// are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step
