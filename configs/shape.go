@@ -402,15 +402,16 @@ type Offload struct {
 	// masters and moments of AdamW; they pass through a ring on the device, which updates them
 	Optimizer bool `toml:"optimizer" default:"false"`
 	// GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the
-	// gradient's norm is known, and of a block while the one before computes
+	// gradient's norm is known; 1 is enough with offload.breadth
 	Ring float64 `toml:"ring" default:"10.0" range:"(0,1048576]"`
 	// the host's cores update the states of the last blocks, which the next forward needs last, while others pass
 	// through the device: so many GiB of each rank's, as "20", or "auto": as many as both end with together, by the
 	// rate of the cores, which is measured, and that of the links, of the card's machine file or else of an H200
 	HostUpdate string `toml:"host_update" default:"'0'"`
 	// breadth-first: so many micro-batches of a rank pass each block before the next block does, forward and backward,
-	// so that states come from the host behind the forward of all of them, of a block as many as the ring holds; inputs
-	// of their blocks are kept. Where weights come from the host all do
+	// so that states come from the host behind the forward of all of them: those of the next block are updated between
+	// the passes of a block. Inputs of their blocks are kept. Take as many as "lockstep plan" hides optimizer state
+	// with. Where weights come from the host all do
 	Breadth int `toml:"breadth" default:"1" range:"[1,65536]"`
 	// frozen weights: "all" stay on a card, "auto": of blocks what fits, or so many GiB of blocks, as "20"; the others
 	// are copied from the host, two blocks at a time, once a pass over all micro-batches of a rank's step

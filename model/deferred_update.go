@@ -14,8 +14,9 @@ import (
 type deferredUpdate struct {
 	units []int // of the weights that are updated, in order
 	apply func(r *parallel.Rank, from, to int)
-	next  int // the first weights that have not been updated
-	unit  int // the first unit that has not been
+	ahead func(r *parallel.Rank, from, to int, share float64) // of what the rank owns
+	next  int                                                 // the first weights that have not been updated
+	unit  int                                                 // the first unit that has not been
 }
 
 // updatedCopy is a copy of updated weights from their owners that has begun.
@@ -55,10 +56,12 @@ func Units(shards []*Shard) (units []int) {
 }
 
 // DeferUpdate leaves an update of weights of some units to the next [Model.Step], whose forward updates each unit
-// before it computes with it: apply gets ranges of the weights, in order. All else that reads weights comes after
-// [Model.FinishUpdate].
-func (m *Model) DeferUpdate(units []int, apply func(r *parallel.Rank, from, to int)) {
-	m.deferred = &deferredUpdate{units: units, apply: apply}
+// before it computes with it: apply gets ranges of the weights, in order, and updates what ahead has left of them.
+// ahead gets a range before that, with growing shares of what the rank owns, between passes of the unit before. What
+// else reads weights comes after [Model.FinishUpdate].
+func (m *Model) DeferUpdate(units []int, apply func(r *parallel.Rank, from, to int),
+	ahead func(r *parallel.Rank, from, to int, share float64)) {
+	m.deferred = &deferredUpdate{units: units, apply: apply, ahead: ahead}
 }
 
 // LeaveShares leaves it to [Model.FinishUpdate] to copy updated weights from their owners to all ranks: steps of a
@@ -80,13 +83,7 @@ func (m *Model) UseEmbedding(r *parallel.Rank) { m.useUnit(r, embeddingUnit) }
 // through updates all weights up to those of a unit, and tells whether they are the last.
 func (u *deferredUpdate) through(r *parallel.Rank, m *Model, unit int) (done bool) {
 	for ; u.unit <= unit; u.unit++ {
-		to := u.next
-		for i := u.next; i < len(u.units); i++ {
-			if u.units[i] == u.unit {
-				to = i + 1
-			}
-		}
-		if to > u.next {
+		if to := u.end(); to > u.next {
 			u.apply(r, u.next, to)
 			u.next = to
 			if m.stages == nil {
@@ -95,6 +92,27 @@ func (u *deferredUpdate) through(r *parallel.Rank, m *Model, unit int) (done boo
 		}
 	}
 	return u.unit > m.headUnit()
+}
+
+// end is behind the last weights of the unit.
+func (u *deferredUpdate) end() int {
+	to := u.next
+	for i := u.next; i < len(u.units); i++ {
+		if u.units[i] == u.unit {
+			to = i + 1
+		}
+	}
+	return to
+}
+
+// updateAhead updates as large a share of the next unit as passes of a share of the step have computed a block, so that
+// its states come and go behind the passes that follow. No pass of the step has read the unit's weights, and all that
+// read them in the step before was over when its gradients were. The rest, and copies of other ranks' weights, come
+// with the unit.
+func (m *Model) updateAhead(r *parallel.Rank, computed, passes int) {
+	if u := m.deferred; u != nil && computed < passes {
+		u.ahead(r, u.next, u.end(), float64(computed)/float64(passes))
+	}
 }
 
 // AwaitOwners holds what a rank computes next until the owners have changed weights that are cut over ranks.

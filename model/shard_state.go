@@ -32,6 +32,7 @@ type ShardState struct {
 	at    int                // the first element
 	ring  *parallel.HostRing // of what is in the host's memory; nil: nothing is
 	piece int
+	last  bool // of the piece
 }
 
 // StateTensors are the numbers of an optimizer's state, F32.
@@ -50,6 +51,13 @@ type HostUpdate struct {
 
 // Use holds what is enqueued next until the state is on the device. States are used in the order of [Model.States].
 func (st *ShardState) Use() { st.ring.Use(st.piece) }
+
+// Done ends the use of the state: behind the last one of a piece of the ring, that goes back to the host's memory.
+func (st *ShardState) Done() {
+	if st.last {
+		st.ring.GiveBack()
+	}
+}
 
 // pieceBytes is the most state that passes through the ring at once, and ringPieces how many fit at least: copies long
 // enough for the link's full speed, and several on their way.
@@ -85,18 +93,22 @@ func (m *Model) giveToHost() {
 	}
 }
 
-// HostStates is the bytes of the rank's states that are kept in the host's memory, and of those that its cores update.
-func (m *Model) HostStates() (all, updated int) {
+// HostStates is the bytes of the rank's states in the host's memory: of each unit in the order of a forward those that
+// pass through the device, nil: none, and of all units those that the host's cores update.
+func (m *Model) HostStates() (passing []int, updated int) {
 	if !m.offload.Optimizer {
-		return 0, 0
+		return nil, 0
 	}
+	passing = make([]int, m.headUnit()+1)
 	for _, st := range m.states {
 		bytes := st.columns() * kernels.F32.Size()
-		if all += bytes; st.Host != nil {
+		if st.Host != nil {
 			updated += bytes
+		} else {
+			passing[st.shard.Param.unit] += bytes
 		}
 	}
-	return all, updated
+	return passing, updated
 }
 
 // cutStates cuts the state of a shard: whole matrices of one in codes, whose blocks are encoded together, else any
@@ -150,11 +162,16 @@ func (m *Model) placePieces() (columns []int) {
 		}
 		last := len(columns) - 1
 		if before == nil || columns[last]+st.columns() > most || of[st.shard.Param] != of[before.shard.Param] {
-			columns = append(columns, 0)
+			if columns = append(columns, 0); before != nil {
+				before.last = true
+			}
 			last++
 		}
 		before, st.piece = st, last
 		columns[last] += st.columns()
+	}
+	if before != nil {
+		before.last = true
 	}
 	return columns
 }
@@ -202,6 +219,7 @@ func (m *Model) allocateStates(pieces []int) {
 		}
 		st.Use()
 		m.fillMaster(st)
+		st.Done()
 	}
 	m.ring.Finish()
 	m.allocateOnHost()

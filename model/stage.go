@@ -135,11 +135,13 @@ func (st Stage) down(r *parallel.Rank) iter.Seq[int] {
 }
 
 // Forward replaces X of each pass, the first block's input, by the last one's output. All pass a block before the next
-// block's weights are asked for. What serves (Saved nil) is overwritten.
+// block's weights are asked for, and between them the next unit is updated where that is left to them. What serves
+// (Saved nil) is overwritten.
 func (st Stage) Forward(r *parallel.Rank, passes ...*Pass) {
 	for i := range st.up(r) {
-		for _, p := range passes {
+		for k, p := range passes {
 			st.forward(r, i, p)
+			st.model.updateAhead(r, k+1, len(passes))
 		}
 	}
 }

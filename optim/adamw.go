@@ -25,9 +25,11 @@ type Weights struct {
 type State struct {
 	W, Master, M, V, Grad kernels.Tensor
 	Encode                func() // of weights in codes, makes them of the master; nil: W is numbers
-	Use                   func() // brings the state to the device, for what is enqueued next; nil: it is there
+	Use, Done             func() // bring the state to the device, for what is enqueued next, and back; nil: it is there
 
 	Host *HostState // whose cores update the state, which has no Master, M and V on the device; nil: the device does
+
+	ahead bool // the step has been taken, by [Update.Ahead]
 }
 
 // update takes the step of the elements, whose gradients are multiplied by factor.
@@ -41,10 +43,13 @@ func (st State) update(dev kernels.Device, factor kernels.Tensor, s kernels.Adam
 	}
 	if st.Encode == nil {
 		dev.AdamW(st.W, st.Master, st.M, st.V, st.Grad, factor, s)
-		return
+	} else {
+		dev.AdamW(st.Master, st.Master, st.M, st.V, st.Grad, factor, s)
+		st.Encode()
 	}
-	dev.AdamW(st.Master, st.Master, st.M, st.V, st.Grad, factor, s)
-	st.Encode()
+	if st.Done != nil {
+		st.Done()
+	}
 }
 
 // stored are the weights as they lie on the device.
@@ -108,9 +113,38 @@ func (u *Update) ApplyOwn(r *parallel.Rank, ws []Weights) {
 	u.sendBack(r)
 	for _, w := range ws {
 		if w.Owner == r.ID {
-			for _, st := range w.States {
-				st.update(r.Dev, u.factor, u.settings)
+			for i := range w.States {
+				if st := &w.States[i]; st.ahead {
+					st.ahead = false
+				} else {
+					st.update(r.Dev, u.factor, u.settings)
+				}
 			}
+		}
+	}
+}
+
+// Ahead updates a share of what the rank's device updates of some weights of the step, the first elements, and clears
+// their gradients, so that states come and go behind what is enqueued between its calls. [Update.Apply], or ApplyOwn,
+// of the same weights updates the rest. Nothing else reads or writes the weights until then.
+func (u *Update) Ahead(r *parallel.Rank, ws []Weights, share float64) {
+	u.sendBack(r)
+	var list []*State
+	all, end := 0, 0
+	for _, w := range ws {
+		for i := range w.States {
+			if st := &w.States[i]; w.Owner == r.ID && st.Host == nil {
+				list, all = append(list, st), all+st.W.Len()
+			}
+		}
+	}
+	for _, st := range list {
+		if end += st.W.Len(); float64(end) > share*float64(all) {
+			return
+		}
+		if !st.ahead {
+			st.update(r.Dev, u.factor, u.settings)
+			st.ahead = true
 		}
 	}
 }

@@ -14,6 +14,7 @@ type HostRing struct {
 	slots  []hostSlot
 	pieces []hostPiece
 	at     int // the piece that is used; -1: none
+	next   int // the first piece that may be used
 }
 
 // hostPiece is consecutive numbers of the host's memory.
@@ -103,25 +104,25 @@ func appendEvent(list []kernels.Event, e kernels.Event) []kernels.Event {
 	return append(list, e)
 }
 
-// Use holds operations that are enqueued later until a piece is on the device, and sends the piece that was used before
-// back. Pieces are used in order, each at most once between two calls of Finish.
+// Use holds operations that are enqueued later until a piece is on the device, and gives the piece back that was used
+// before. Pieces are used in order, each at most once between two calls of Finish.
 func (g *HostRing) Use(piece int) {
 	if g == nil || g.dev == nil || piece == g.at {
 		return
 	}
-	if piece < g.at {
-		panic(fmt.Sprintf("parallel: piece %d of host memory is used behind piece %d", piece, g.at))
+	if piece < g.next {
+		panic(fmt.Sprintf("parallel: piece %d of host memory is used behind piece %d", piece, g.next-1))
 	}
-	g.giveBack()
+	g.GiveBack()
 	g.fetch(piece)
-	g.at = piece
+	g.at, g.next = piece, piece+1
 	g.dev.WaitEvents(g.slot(piece).in)
 }
 
-// giveBack copies the piece that is used to the host, behind what is enqueued, and begins to fetch the one that has its
-// slot next.
-func (g *HostRing) giveBack() {
-	if g.at < 0 {
+// GiveBack copies the piece that is used to the host, behind what is enqueued, and begins to fetch the one that has its
+// slot next. It is not used again before Finish.
+func (g *HostRing) GiveBack() {
+	if g == nil || g.dev == nil || g.at < 0 {
 		return
 	}
 	g.slot(g.at).holds = -1
@@ -130,6 +131,7 @@ func (g *HostRing) giveBack() {
 	if next := g.at + len(g.slots); next < len(g.pieces) {
 		g.fetch(next)
 	}
+	g.at = -1
 }
 
 // Finish sends the last piece back. What has been fetched and not used is forgotten.
@@ -137,8 +139,8 @@ func (g *HostRing) Finish() {
 	if g == nil || g.dev == nil {
 		return
 	}
-	g.giveBack()
-	g.at = -1
+	g.GiveBack()
+	g.next = 0
 	for i := range g.slots {
 		g.slots[i].holds = -1
 	}

@@ -41,6 +41,9 @@ func TestHostRing(t *testing.T) {
 				g.Use(i)
 				dev.Add(g.OnDevice(i), g.OnDevice(i), one.ColRange(0, n))
 				want[i]++
+				if rng.IntN(2) == 0 {
+					g.GiveBack()
+				}
 			}
 			g.Finish()
 			if round%3 != 2 {
@@ -71,7 +74,7 @@ func TestHostRing(t *testing.T) {
 	}
 }
 
-// A piece is used in order alone, and a plan's ring copies nothing.
+// A piece is used in order alone, and once.
 func TestHostRingOrder(t *testing.T) {
 	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
 	if err != nil {
@@ -80,10 +83,15 @@ func TestHostRingOrder(t *testing.T) {
 	defer dev.Close()
 	g := NewHostRing(dev, kernels.NewArena(dev), kernels.NewHostArena(dev), []int{3, 4}, 0)
 	g.Use(1)
-	defer func() {
-		if recover() == nil {
-			t.Error("a piece is used behind a later one")
-		}
-	}()
-	g.Use(0)
+	for _, piece := range []int{0, 1} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("piece %d is used behind a later one, or again", piece)
+				}
+			}()
+			g.Use(piece)
+		}()
+		g.GiveBack()
+	}
 }

@@ -6,11 +6,51 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/model"
 )
 
 // stateWidth is the bytes of optimizer state of a parameter in bf16, and stagedWidth what the host's cores take of its
 // gradient and give back of its weight.
 const stateWidth, stagedWidth = 12, 6
+
+// hostStates is a rank's optimizer states in the host's memory.
+type hostStates struct {
+	units   []float64 // bytes that pass through the device, of each unit in the order of a forward
+	updated float64   // bytes that the host's cores update
+}
+
+// statesOf is those of a rank's model.
+func statesOf(m *model.Model) (h hostStates) {
+	units, updated := m.HostStates()
+	for _, n := range units {
+		h.units = append(h.units, float64(n))
+	}
+	h.updated = float64(updated)
+	return h
+}
+
+// passing is the bytes that pass through the device.
+func (h hostStates) passing() (bytes float64) {
+	for _, n := range h.units {
+		bytes += n
+	}
+	return bytes
+}
+
+// awaited is how many bytes a forward waits for behind which nothing of it passes the link, with a ring of so many: of
+// the first units, which are updated before any is computed, and of each other the part that is updated behind the last
+// of so many passes of the unit before.
+func (h hostStates) awaited(first, passes int, ring float64) (bytes float64) {
+	before := 0.0
+	for i, n := range h.units {
+		if i < first {
+			before += n
+		} else {
+			bytes += max(n/float64(passes)-ring, 0)
+		}
+	}
+	return bytes + max(before-ring, 0)
+}
 
 // afterNorm is how long states take once the norm is known, of which the host's cores update some bytes: of the link,
 //
@@ -33,11 +73,11 @@ func chooseHostUpdate(s *configs.Shape, machine configs.Machine, open func(t *co
 	if err != nil {
 		return err
 	}
-	all, _ := p.Model.HostStates()
-	c, low, high := clock{machine, s.Parallel.Ranks}, 0.0, float64(all)
-	for high-low > float64(all)/1000 {
+	all := statesOf(p.Model).passing()
+	c, low, high := clock{machine, s.Parallel.Ranks}, 0.0, all
+	for high-low > all/1000 {
 		updated := (low + high) / 2
-		if link, cores := c.afterNorm(float64(all)-updated, updated, s.Offload.Ring*gibibyte); cores < link {
+		if link, cores := c.afterNorm(all-updated, updated, s.Offload.Ring*gibibyte); cores < link {
 			low = updated
 		} else {
 			high = updated

@@ -233,19 +233,18 @@ func (c clock) ring(m mesh, share float64, gradients meta.Cost) float64 {
 // offloaded adds the copies of optimizer state that a rank has on the host, behind the parts of update. What the ring
 // holds comes in behind arithmetic, before the norm is known; the rest comes in while what was updated goes out, and
 // then the last of the ring goes out, or the host's cores end later: all behind so many seconds of forward of the next
-// step's first round, but of each of its units no more than the ring holds, since a card updates all of a unit before
-// it computes with it:
+// step's first round, but for so many bytes that it waits for, see [hostStates.awaited]:
 //
-//	min(passing, ring)/to_card (hidden) + afterNorm (hidden up to forward, and up to units*ring/both)
-func (s *Step) offloaded(c clock, passing, updated, ring, forward float64, units int) {
-	if passing+updated == 0 {
+//	min(passing, ring)/to_card (hidden) + afterNorm (hidden up to forward, but for awaited/both)
+func (s *Step) offloaded(c clock, of hostStates, ring, awaited, forward float64) {
+	passing := of.passing()
+	if passing+of.updated == 0 {
 		return
 	}
 	in := min(passing, ring) / (c.host().ToCard * 1e9)
-	link, cores := c.afterNorm(passing, updated, ring)
+	link, cores := c.afterNorm(passing, of.updated, ring)
 	rest := max(link, cores)
-	s.add("optimizer state", in+rest,
-		min(in, s.Seconds)+min(rest, forward, float64(units)*ring/(c.host().Both*1e9)))
+	s.add("optimizer state", in+rest, min(in, s.Seconds)+min(rest-awaited/(c.host().Both*1e9), forward))
 }
 
 // rollouts adds the parts of sampling answers, each of the most tokens that it may have, to so many prompts:

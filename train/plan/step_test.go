@@ -118,19 +118,30 @@ func TestStepTimes(t *testing.T) {
 	// 6 GB of state through a ring of 2: 1 s in, hidden; 4 s while others go out; 2 s out; of those 2.5 s hidden
 	host := round
 	host.Host = configs.MachineHost{ToCard: 2, FromCard: 1, Both: 1, Update: 0.5}
-	// behind a forward of 2 units, but of 1 only what the ring holds, 2 s
-	for units, want := range map[int]string{1: "optimizer state 7 (3 hidden); 13",
-		2: "optimizer state 7 (3.5 hidden); 12.5"} {
+	// behind a forward of 2.5 s, but for 4 GB of a first unit, of which the ring holds 2, or for 4 of another one
+	for first, want := range map[int]string{1: "optimizer state 7 (3.5 hidden); 12.5",
+		0: "optimizer state 7 (3 hidden); 13"} {
 		s = Step{Seconds: 9}
-		if s.offloaded(clock{host, 1}, 6e9, 0, 2e9, 2.5, units); spelled(s) != want {
-			t.Errorf("state on the host, %d units: %s, want %s", units, spelled(s), want)
+		of := hostStates{units: []float64{4e9, 2e9}}
+		if first == 0 {
+			of.units = []float64{0, 6e9}
+		}
+		awaited := of.awaited(first, 1, 2e9)
+		if s.offloaded(clock{host, 1}, of, 2e9, awaited, 2.5); spelled(s) != want {
+			t.Errorf("state on the host, awaited %g: %s, want %s", awaited, spelled(s), want)
+		}
+	}
+	three := hostStates{units: []float64{1e9, 3e9, 6e9, 9e9}}
+	for passes, want := range map[int]float64{1: 2e9 + 4e9 + 7e9, 3: 2e9 + 1e9, 5: 2e9} {
+		if got := three.awaited(2, passes, 2e9); got != want {
+			t.Errorf("of %d passes %g bytes are awaited, want %g", passes, got, want)
 		}
 	}
 	// 2 of 6 GB are the host's: 2 + 2 + 0.5 s of the link, next to 1/3 s of all cores, or 10 s of a 30th of them
 	for ranks, want := range map[int]string{1: "optimizer state 5.5 (3.5 hidden); 11",
 		30: "optimizer state 11 (3.5 hidden); 16.5"} {
 		s = Step{Seconds: 9}
-		if s.offloaded(clock{host, ranks}, 4e9, 2e9, 2e9, 2.5, 2); spelled(s) != want {
+		if s.offloaded(clock{host, ranks}, hostStates{[]float64{4e9}, 2e9}, 2e9, 0, 2.5); spelled(s) != want {
 			t.Errorf("%d ranks: state that the host updates in part: %s, want %s", ranks, spelled(s), want)
 		}
 	}

@@ -41,19 +41,23 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
 	// of the first round, a quarter where all is computed again; answers wait for all of the last update
 	forward := float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
-	states, updated := 0, 0
+	var states hostStates
 	for _, m := range p.models() {
-		if all, byHost := m.HostStates(); all > states {
-			states, updated = all, byHost
+		if of := statesOf(m); of.passing()+of.updated > states.passing()+states.updated {
+			states = of
 		}
+	}
+	first := 2 // units that are updated before the forward: the embedding and a block
+	if s.Parallel.Weights == "sharded" {
+		first++
 	}
 	for i := range updates {
 		if s.RL.Objective != "" && i == updates-1 {
 			forward = 0
 		}
 		step.update(c, w, m)
-		step.offloaded(c, float64(states-updated), float64(updated), s.Offload.Ring*gibibyte, forward,
-			m.blocks+2)
+		ring := s.Offload.Ring * gibibyte
+		step.offloaded(c, states, ring, states.awaited(first, w.Share, ring), forward)
 	}
 	step.merge()
 	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {

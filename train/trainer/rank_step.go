@@ -298,10 +298,11 @@ func weights(m *model.Model, shards []*model.Shard) []optim.Weights {
 		}
 		for _, st := range s.States {
 			of := optim.State{W: st.W, Master: st.Moved.Master, M: st.Moved.M, V: st.Moved.V, Grad: st.Grad,
-				Use: st.Use}
+				Use: st.Use, Done: st.Done}
 			if h := st.Host; h != nil {
-				of.Use, of.Host = nil, &optim.HostState{CPU: h.CPU, Master: h.Master, M: h.M, V: h.V, Grad: h.Grad,
-					W: h.W, Factor: h.Factor}
+				of.Use, of.Done = nil, nil
+				of.Host = &optim.HostState{CPU: h.CPU, Master: h.Master, M: h.M, V: h.V, Grad: h.Grad, W: h.W,
+					Factor: h.Factor}
 			}
 			if st.Q != nil {
 				of.Encode = func() { m.EncodeState(st) }

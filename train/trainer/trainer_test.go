@@ -3,8 +3,10 @@ package trainer_test
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"lockstep/configs"
@@ -138,7 +140,7 @@ func TestDeferredUpdate(t *testing.T) {
 	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9), sequence(4, 7)}, {sequence(2, 12)}, {sequence(5, 5)}})
 	run := func(later bool, seed uint64, updated, dtype string) (sum [sha256.Size]byte) {
 		s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001", "model.dtype=" + dtype,
-			"offload.host_update=" + updated})
+			"offload.host_update=" + updated, "offload.breadth=3"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,6 +159,9 @@ func TestDeferredUpdate(t *testing.T) {
 				}
 			}
 			sum = finished(t, m, tr)
+			if order := updates(m, tr, batch); updated == "0" && later && order != "0 1 2.3 2.7 2 3.3 3.7 3" {
+				t.Errorf("units are updated in the order %s", order)
+			}
 		})
 		return sum
 	}
@@ -197,6 +202,19 @@ func TestNotFiniteUpdate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// updates is the order in which a step updates the units of a model, 2.3 for a third of unit 2.
+func updates(m *model.Model, tr *trainer.Trainer, batch trainer.GlobalBatch) string {
+	var order []string
+	units := model.Units(m.Shards)
+	m.DeferUpdate(units, func(r *parallel.Rank, from, to int) {
+		order = append(order, fmt.Sprint(units[from]))
+	}, func(r *parallel.Rank, from, to int, share float64) {
+		order = append(order, fmt.Sprintf("%.1f", float64(units[from])+share))
+	})
+	tr.Step(9, batch)
+	return strings.Join(order, " ")
 }
 
 // begin makes the trainer of a shape's 8 steps, with options that set may change.
@@ -364,7 +382,7 @@ func TestDeferredPipeline(t *testing.T) {
 					if by != r { // a lane, of a micro-batch
 						inForward++
 					}
-				})
+				}, nil)
 				tr.Step(4, batch)
 				if inForward != units {
 					t.Errorf("%s: %d units are updated in a forward of the first rank, want %d", set, inForward, units)

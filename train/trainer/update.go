@@ -71,6 +71,13 @@ func (p part) apply(r *parallel.Rank, m *model.Model) {
 	}
 }
 
+// ahead updates a share of what the rank owns of some weights.
+func (p part) ahead(r *parallel.Rank, from, to int, share float64) {
+	if from < to {
+		p.update.Ahead(r, p.ws[from:to], share)
+	}
+}
+
 // norm is that of the gradients.
 func (p part) norm(r *parallel.Rank) float64 {
 	if len(p.shards) == 0 {
@@ -90,6 +97,8 @@ func deferParts(m *model.Model, parts [2]part) {
 		if indexers := parts[1].ws[max(from-n, 0):max(to-n, 0)]; len(indexers) > 0 {
 			parts[1].update.Apply(r, indexers).Wait()
 		}
+	}, func(r *parallel.Rank, from, to int, share float64) { // of weights alone, behind all of which indexers' come
+		parts[0].ahead(r, min(from, n), min(to, n), share)
 	})
 }
 
@@ -103,7 +112,7 @@ func deferOwn(m *model.Model, p part) {
 		} else {
 			p.update.ApplyOwn(r, p.ws[from:to])
 		}
-	})
+	}, p.ahead)
 	m.LeaveShares(func(r *parallel.Rank) { optim.Share(r, p.ws).Wait() })
 }
 
