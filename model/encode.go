@@ -242,9 +242,40 @@ func (c Replicas) EncodeMasters(w *parallel.World) error {
 	})
 }
 
+// DrawMasters draws the masters of trained weights in codes, of a model that no checkpoint holds, and makes codes of
+// them: a model in a format starts from what the same model starts from without one, and not from [Param.drawCodes].
+func (c Replicas) DrawMasters(w *parallel.World, seed uint64) error {
+	used := map[kernels.Device]bool{}
+	for _, o := range c.masters() {
+		for _, part := range o.param.Parts {
+			o.param.part(o.elements, part).draw(o.param.Init, keyOf(part.Name, seed), used)
+		}
+	}
+	if len(used) == 0 {
+		return nil
+	}
+	for on := range used {
+		if err := on.Sync(); err != nil {
+			return err
+		}
+	}
+	return c.EncodeMasters(w)
+}
+
+// masters are those of trained weights in codes.
+func (c Replicas) masters() []optimizerState {
+	if !slices.ContainsFunc(c[0].Shards, func(s *Shard) bool { return s.Q != nil }) {
+		return nil
+	}
+	return slices.DeleteFunc(c.optimizerStates(), func(o optimizerState) bool {
+		return o.param.encoding == quant.AsTrained || o.name != o.param.Name+masterSuffix
+	})
+}
+
 // LoadMasters fills the masters of trained weights in codes with a checkpoint's numbers, which their codes have lost.
 func (c Replicas) LoadMasters(dir string) error {
-	if !slices.ContainsFunc(c[0].Shards, func(s *Shard) bool { return s.Q != nil }) {
+	masters := c.masters()
+	if len(masters) == 0 {
 		return nil
 	}
 	return withCheckpoint(dir, func(ck *safetensors.Checkpoint) error {
@@ -252,10 +283,7 @@ func (c Replicas) LoadMasters(dir string) error {
 		if err != nil {
 			return err
 		}
-		for _, o := range c.optimizerStates() {
-			if o.param.encoding == quant.AsTrained || o.name != o.param.Name+masterSuffix {
-				continue
-			}
+		for _, o := range masters {
 			for _, part := range o.param.Parts {
 				from, err := w.Find(part.Name, "config.json")
 				if err != nil {

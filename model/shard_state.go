@@ -305,7 +305,7 @@ func (m *Model) flushStates() {
 func (st *ShardState) on(dev kernels.Device, t kernels.Tensor) elementsOn {
 	t = t.Reshape(1, t.Len())
 	if st.ring != nil && t.Data != st.W.Data {
-		return elementsOn{hostMemory{}, t}
+		return elementsOn{hostMemory{dev}, t}
 	}
 	return elementsOn{dev, t}
 }

@@ -24,9 +24,18 @@ import (
 // runSet trains a tiny shape on one rank and returns its folder.
 func runSet(t *testing.T, set ...string) string {
 	t.Helper()
+	return runFrom(t, "", set...)
+}
+
+// runFrom is runSet of a model that a folder holds; "": a new network.
+func runFrom(t *testing.T, folder string, set ...string) string {
+	t.Helper()
 	s, err := testshape.Parse(set)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if folder != "" {
+		s.Model.Path, s.Model.Family, s.Model.Tokenizer, s.Model.Config = folder, "", "", nil
 	}
 	out := filepath.Join(t.TempDir(), "run")
 	if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, 0)); err != nil {
@@ -57,6 +66,20 @@ func TestQAT(t *testing.T) {
 			t.Errorf("weights %s and %s end in the same files", weights, other)
 		}
 		digests[want] = weights
+	}
+}
+
+// A new network in a format starts from the numbers that it starts from without one, not from drawn codes: training is
+// that of a folder which holds them, as a run without a format saves after a step that is too small to change a number.
+func TestQATStart(t *testing.T) {
+	still := runSet(t, "run.steps=1", "optim.warmup_steps=0", "optim.lr=1e-30", "model.init_seed=7")
+	start := filepath.Join(still, "model")
+	for _, e := range []quant.Encoding{quant.INT4, quant.FP8} {
+		set := []string{"run.steps=2", "optim.warmup_steps=0", "model.coded=projections", "model.weights=" + string(e)}
+		fresh := wholeDigest(t, runSet(t, append(set, "model.init_seed=7")...))
+		if from := wholeDigest(t, runFrom(t, start, set...)); fresh != from {
+			t.Errorf("%s: a new network ends in\n%s\none that was saved before in\n%s", e, fresh, from)
+		}
 	}
 }
 

@@ -142,10 +142,8 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err := j.ranks.Replicas.TrainShards(j.world); err != nil {
 		return err
 	}
-	if j.shape.Model.Path != "" {
-		if err := j.ranks.Replicas.LoadMasters(j.shape.Model.Path); err != nil {
-			return err
-		}
+	if err := j.fillMasters(); err != nil {
+		return err
 	}
 	if err := p.ReserveRanks(j.world); err != nil {
 		return err
@@ -416,4 +414,12 @@ func (j *job) save() error {
 		return fmt.Errorf("%w: the checkpoint of step %d was not written; fix that, then --resume", err, j.state.Step)
 	}
 	return prune(parent, j.shape.Run.Keep)
+}
+
+// fillMasters fills the masters of trained weights in codes with the numbers that the run starts from.
+func (j *job) fillMasters() error {
+	if path := j.shape.Model.Path; path != "" {
+		return j.ranks.Replicas.LoadMasters(path)
+	}
+	return j.ranks.Replicas.DrawMasters(j.world, uint64(j.shape.Model.InitSeed))
 }
