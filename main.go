@@ -1402,7 +1402,8 @@ func benchRanksCommand() *cobra.Command {
 			"are then copies, one at each rank, and shares of rows are even, as a balanced mixture's are. With\n" +
 			"--peer, transformers trains as many packs, on one rank and on all with FSDP2.\n\n" +
 			"Of a shape with [rl] it times whole steps of reinforcement learning, as a run takes them behind its\n" +
-			"warm start: seconds of sampling, of the update and of the rest, on one rank and on --ranks.",
+			"warm start: of the step that takes the median, seconds of sampling, of the update and of the rest,\n" +
+			"and the longest step, on one rank and on --ranks.",
 		Example: "  lockstep bench ranks configs/moe-1b.toml --ranks 2 --set parallel.experts=2\n" +
 			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40 --peer python3\n" +
 			"  lockstep bench ranks configs/validation/countdown-1b.toml --ranks 2 --steps 30",

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -27,16 +29,20 @@ type TimeOptions struct {
 
 // timed is what steps of reinforcement learning took on some ranks.
 type timed struct {
-	ranks                   int
-	device                  string  // of each
-	step, rollout, training float64 // seconds, means; the next rollout waits for the end of an update
-	answers, tokens         int     // of a step; of all its answers, mean
-	digest                  string  // of weights, optimizer states and answers
+	ranks           int
+	device          string // of each
+	stepSeconds            // of the step that takes the median; the next rollout waits for the end of an update
+	longest         float64
+	answers, tokens int    // of a step; of all its answers, mean
+	digest          string // of weights, optimizer states and answers
 }
 
-// TimeSteps prints the seconds of steps of a shape's reinforcement learning on one rank and on the shape's: sampling,
-// update, and what is left. The steps are those of a run, warm start before them, and nothing is evaluated or saved. It
-// returns an error where weights, optimizer states or answers differ in a bit.
+// stepSeconds is a step, and of it sampling and the update.
+type stepSeconds struct{ step, rollout, training float64 }
+
+// TimeSteps prints the seconds of the median step of a shape's reinforcement learning on one rank and on the shape's:
+// sampling, update, and what is left; and of the longest. The steps are those of a run, warm start before them, and
+// nothing is evaluated or saved. It returns an error where weights, optimizer states or answers differ in a bit.
 func TimeSteps(ctx context.Context, s *configs.Shape, o TimeOptions) error {
 	if err := setup.CountRanks(setup.Device(s), &s.Parallel); err != nil {
 		return err
@@ -83,6 +89,7 @@ func printSteps(o TimeOptions, s *configs.Shape, one, many timed) error {
 	line("sampling, rewards", one.rollout, many.rollout)
 	line("update", one.training, many.training)
 	line("the rest", one.step-one.rollout-one.training, many.step-many.rollout-many.training)
+	line("the longest step", one.longest, many.longest)
 	return tab.Flush()
 }
 
@@ -116,6 +123,7 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 		return err
 	}
 	var began time.Time
+	var took []stepSeconds
 	for n := range steps + 1 {
 		res, err := j.learner.step(j.ctx, j.warmSteps+n+1)
 		if err != nil {
@@ -128,14 +136,18 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 			began = time.Now()
 			continue
 		}
-		t.rollout += res.rolloutSeconds / float64(steps)
-		t.training += res.trainSeconds / float64(steps)
+		if n == steps {
+			if err := j.wait(); err != nil {
+				return err
+			}
+		}
+		now := time.Now()
+		took = append(took, stepSeconds{now.Sub(began).Seconds(), res.rolloutSeconds, res.trainSeconds})
+		began = now
 		t.answers, t.tokens = len(res.episodes), t.tokens+res.answerTokens
 	}
-	if err := j.wait(); err != nil {
-		return err
-	}
-	t.step, t.tokens = time.Since(began).Seconds()/float64(steps), t.tokens/steps
+	slices.SortFunc(took, func(a, b stepSeconds) int { return cmp.Compare(a.step, b.step) })
+	t.stepSeconds, t.longest, t.tokens = took[len(took)/2], took[len(took)-1].step, t.tokens/steps
 	t.ranks, t.device = j.world.Size(), r.Dev.Name()
 	j.trainer.Finish()
 	return t.hash(j)
