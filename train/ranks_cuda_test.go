@@ -83,7 +83,9 @@ func TestRanksOnGPUs(t *testing.T) {
 				{Ranks: 3, Weights: "sharded", Experts: 1}, {Ranks: 2, Weights: "replicated", Experts: 2},
 				{Ranks: 2, Weights: "replicated", Experts: 2, Context: 2},
 				{Ranks: 2, Weights: "replicated", Experts: 1, Stages: 2}} {
-				if name != "full" && ((p.Context > 1) != (name == "rows") || p.Stages > 1) {
+				// Ranks that hold experts replicate all other weights.
+				if plain := p.Ranks == 2 && p.Experts == 1; name != "full" && ((p.Context > 1) != (name == "rows") ||
+					p.Stages > 1 || plain && name != "lora") {
 					continue
 				}
 				s, out := shape("cuda", p.Ranks), filepath.Join(t.TempDir(), "run")
