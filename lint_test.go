@@ -21,7 +21,8 @@ import (
 
 // layers lists the packages from the top down. A package may import those of later layers, and none of its own layer or
 // an earlier one; folders inside a package belong to it (data/jinja to data) and follow its rule towards the others.
-var layers = [][]string{{""}, {"train"}, {"serve"}, {"optim", "model"}, {"parallel"}, {"data"}, {"kernels"}, {"quant"}}
+var layers = [][]string{{""}, {"train"}, {"serve"}, {"optim", "model"}, {"parallel"}, {"data"}, {"kernels"},
+	{"quant", ".ci"}}
 
 // configs stands beside the layers: these import it, and it imports nothing of the project.
 var configsReaders = []string{"", "train"}
