@@ -1145,6 +1145,7 @@ func stepFlags(c *cobra.Command) *plan.StepSize {
 	size, f := plan.DefaultStepSize(), c.Flags()
 	f.IntVar(&size.MicroBatch, "micro-batch", size.MicroBatch, "packs of a micro-batch, for peak memory")
 	f.IntVar(&size.Rows, "rows", size.Rows, "tokens of a pack, for peak memory")
+	f.StringVar(&size.Weights, "weights", size.Weights, "model.weights, for peak memory: int4, mxfp4, mxfp8 or fp8")
 	return &size
 }
 

@@ -114,6 +114,11 @@ func TestPeaks(t *testing.T) {
 		!strings.Contains(large[1], "GiB at the peak") {
 		t.Errorf("64 x 4096 tokens: %s", large[1])
 	}
+	coded, err := Peaks(StepSize{1, 4096, "int4"}, "model.catalogue=Qwen3-30B-A3B", "model.tokenizer=bytes")
+	if err != nil || !strings.HasPrefix(coded, "peak        in bf16, model.weights = \"int4\", micro-batches") ||
+		!strings.Contains(coded, "(weights 18.10 GiB, training 204 MiB") {
+		t.Errorf("in INT4: %s, error %v", coded, err)
+	}
 }
 
 // What inspect and shapes say of the host, by hand: 8.03 billion weights have two moments and a master of 4 bytes each,

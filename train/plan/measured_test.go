@@ -8,6 +8,9 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/meta"
+	"lockstep/train/setup"
 )
 
 // measuredRun is what cards reached, see testdata/measured.toml.
@@ -19,16 +22,28 @@ type measuredRun struct {
 	Answers                         int
 }
 
+// measuredMemory is what a run took of a card.
+type measuredMemory struct {
+	Name, Shape, Seen string
+	Set               []string
+	GiB               float64
+}
+
 // How far a plan may be from what was measured: speeds, which differ by 10% between cards of one kind too, and ratios
-// to one card in the same call, where a part that is forgotten is not lost in that.
+// to one card in the same call, where a part that is forgotten is not lost in that. Memory is planned to the byte, and
+// was printed to a tenth of a GiB.
 const (
-	speedWithin = 0.1
-	ratioWithin = 0.02
+	speedWithin  = 0.1
+	ratioWithin  = 0.02
+	memoryWithin = 0.01
 )
 
-// Steps take as long on one card and on two as was measured.
+// Steps take as long on one card and on two as was measured, and as much memory.
 func TestMeasured(t *testing.T) {
-	var table struct{ Run []measuredRun }
+	var table struct {
+		Run    []measuredRun
+		Memory []measuredMemory
+	}
 	meta, err := toml.DecodeFile("testdata/measured.toml", &table)
 	if err != nil || len(meta.Undecoded()) > 0 {
 		t.Fatal(err, meta.Undecoded())
@@ -51,6 +66,33 @@ func TestMeasured(t *testing.T) {
 			t.Errorf("%s: %.3f of one card by plan, %.3f measured", run.Name, ratio, want)
 		}
 	}
+	for _, run := range table.Memory {
+		planned := run.planned(t)
+		off := planned/run.GiB - 1
+		t.Logf("%-42s by plan %6.2f GiB, measured %5.1f, %+.1f%%", run.Name, planned, run.GiB, 100*off)
+		if run.Seen == "" || !(math.Abs(off) < memoryWithin) {
+			t.Errorf("%s, seen %q: %.2f GiB by plan, %.1f measured", run.Name, run.Seen, planned, run.GiB)
+		}
+	}
+}
+
+// planned is the card's memory of training in GiB.
+func (run measuredMemory) planned(t *testing.T) float64 {
+	t.Helper()
+	s, err := configs.Load("../../configs/"+run.Shape+".toml", append(run.Set, "run.recompute=full",
+		"data.eval_samples=0", "run.verify_tokens=0"))
+	if err != nil {
+		t.Fatal(run.Name, err)
+	}
+	p, err := New(meta.New(setup.Definition(s), kernels.SpareGPU), s)
+	if err != nil {
+		t.Fatal(run.Name, err)
+	}
+	n, err := p.Choose(0)
+	if err != nil {
+		t.Fatal(run.Name, err)
+	}
+	return float64(n.Device()) / (1 << 30)
 }
 
 // planned is the tokens a second of training, or of answers.

@@ -14,14 +14,15 @@ import (
 
 // StepSize is the micro-batch that a peak of memory is computed for.
 type StepSize struct {
-	MicroBatch int // packs
-	Rows       int // of a pack
+	MicroBatch int    // packs
+	Rows       int    // of a pack
+	Weights    string // format that projections are put into, as model.weights; "": none
 }
 
 // DefaultStepSize returns the size that a shape has by default.
 func DefaultStepSize() StepSize {
 	s := configs.Default()
-	return StepSize{s.Run.MicroBatch, s.Data.PackRows}
+	return StepSize{s.Run.MicroBatch, s.Data.PackRows, ""}
 }
 
 // peakWays are ways to train that [Peaks] shows, as overrides of peakShape. What is on the host is for a GPU, whose
@@ -48,8 +49,13 @@ var loraWay = fmt.Sprintf("LoRA of rank %d", model.AdapterRank)
 // as overrides of a shape: "model.path=DIR" or "model.catalogue=NAME".
 func Peaks(size StepSize, set ...string) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "peak        in bf16, micro-batches of %d x %d tokens; offload is on a GPU, by [offload]:\n",
-		size.MicroBatch, size.Rows)
+	in := ""
+	if size.Weights != "" {
+		in = fmt.Sprintf(", model.weights = %q", size.Weights)
+		set = append(set, "model.weights="+size.Weights)
+	}
+	fmt.Fprintf(&b, "peak        in bf16%s, micro-batches of %d x %d tokens; offload is on a GPU, by [offload]:\n",
+		in, size.MicroBatch, size.Rows)
 	set = append(set, fmt.Sprintf("run.micro_batch=%d", size.MicroBatch), fmt.Sprintf("run.packs=%d", size.MicroBatch),
 		fmt.Sprintf("data.pack_rows=%d", size.Rows))
 	for _, way := range peakWays {
