@@ -27,9 +27,16 @@ func (m *Model) FewTokens() (n int) {
 }
 
 // dispatchFew gathers all tokens and finds the places of their rows.
-func (e *expertExchange) dispatchFew(r *parallel.Rank, by *Routing, segments []int32) {
-	e.plan.RowOf = r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
-	chosen := r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
+func (e *expertExchange) dispatchFew(r *parallel.Rank, by *Routing) {
+	segments, tokens, topK := e.segments(), e.tokens(), e.m.TopK
+	n, pairs := len(segments)-1, tokens*topK
+	s := &expertShare{tokens: tokens, rows: pairs, plan: kernels.Plan{
+		Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: n},
+		Source: r.Stack.New(kernels.I32, 1, pairs)}}
+	s.plan.Groups.Offsets = r.Stack.New(kernels.I32, 1, s.plan.Groups.Count*n+1)
+	s.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
+	e.shares = []*expertShare{s}
+	chosen := r.Stack.New(kernels.I32, tokens, topK)
 	if r.Experts == nil { // a plan
 		kernels.CountExchange(r.Dev, kernels.ExchangeFew,
 			e.all.Bytes()-e.u.Bytes()+chosen.Bytes()-by.Experts.Bytes())
@@ -39,9 +46,36 @@ func (e *expertExchange) dispatchFew(r *parallel.Rank, by *Routing, segments []i
 			r.Transfers.GatherPeers(chosen, of[1])
 		}, e.u, by.Experts)
 	}
-	r.Dev.Dispatch(e.plan, chosen, segments)
-	e.rows, e.source = e.plan.Source.Cols, e.plan.Source
-	from, to := e.experts(r.ID % len(e.ranks))
-	n := e.plan.Groups.Segments
-	e.groups = kernels.Groups{Offsets: e.plan.Groups.Offsets.ColRange(from*n, to*n+1), Count: to - from, Segments: n}
+	r.Dev.Dispatch(s.plan, chosen, segments)
+	s.source = s.plan.Source
+	from, to := e.experts(e.me)
+	s.groups = kernels.Groups{Offsets: s.plan.Groups.Offsets.ColRange(from*n, to*n+1), Count: to - from, Segments: n}
+}
+
+// combineFew is combine, of rows that are read where they were computed.
+func (e *expertExchange) combineFew(r *parallel.Rank, out, weights kernels.Tensor) {
+	s, first := e.shares[0], 0
+	for rank := range e.me {
+		first += e.tokensOf(rank)
+	}
+	rowOf := s.plan.RowOf.RowRange(first, first+out.Rows)
+	if r.Experts == nil { // a plan
+		e.countRows(r, s.y)
+		r.Dev.Combine(out, s.y, weights, rowOf)
+		return
+	}
+	x := r.Experts.Read(func(of [][]kernels.Tensor) {
+		if out.Rows == 0 {
+			return
+		}
+		y := kernels.PeerRows{Parts: of[0], Offsets: s.plan.Groups.Offsets, Base: make([]int, len(e.ranks))}
+		for owner := range e.ranks {
+			from, _ := e.experts(owner)
+			y.First = append(y.First, from*s.plan.Groups.Segments)
+		}
+		r.Transfers.CombinePeers(out, y, weights, rowOf)
+	}, s.y)
+	r.Yield()
+	e.gathered.Wait()
+	x.Wait()
 }

@@ -10,9 +10,12 @@ import (
 
 // Expert parallel (Lepikhin et al., arXiv 2006.16668): a rank has consecutive experts of every mixture, and computes
 // their rows for the tokens of all ranks. It gathers all tokens with what their router has chosen: one row of each,
-// where those for its experts would be more, and have to be counted first. Each rank reads the outputs of its tokens
-// where they were computed, and adds them in the order of slots, so no sum crosses ranks. Gradients of experts are
-// whole where the experts are: rows are in the order of ranks, which is that of segments.
+// where those for its experts would be more, and have to be counted first. Each rank gets the outputs of its tokens
+// from where they were computed, and adds them in the order of slots, so no sum crosses ranks. Gradients of experts are
+// whole where the experts are: they are added in the order of ranks, which is that of segments.
+//
+// An owner computes the rows of the other ranks' tokens first and those of its own last (see expertShare). So what goes
+// back is on its way, by copy engines, while it still multiplies, forward and backward.
 
 // ExpertParallel tells whether experts are cut over ranks: all ranks then compute together.
 func (m *Model) ExpertParallel() bool {
@@ -78,28 +81,38 @@ func expertRange(rank, ranks, experts int) (from, to int) {
 type expertExchange struct {
 	m       *MoE
 	u       kernels.Tensor // [T, H]: this rank's tokens
-	routing *Routing       // of these
 	ranks   [][]int32      // row offsets of the segments of each rank's tokens
+	me      int            // this rank's place among them
 	trains  bool           // Backward may follow at some rank
 	all     kernels.Tensor // [tokens of all ranks, H]: their inputs, and then the gradients of their outputs
 	weights kernels.Tensor // F32 [tokens of all ranks, K]
 
-	plan    kernels.Plan // of the tokens of all ranks
-	offsets []int32      // of plan.Groups, as the host knows them
-	first   []int        // segment of each rank, and their number
+	shares   []*expertShare       // of each rank's tokens; of few tokens, and in a plan, one of all
+	received kernels.Tensor       // rows of this rank's tokens from the other owners, in their order; nil: none yet
+	coming   []*parallel.Exchange // of them
 
-	limit  int      // of rows that an owner computes at once
-	cuts   [][]cell // of each owner's rows: see expertPiece
-	rounds int      // of exchanges; above 1 in pieces
-
-	base   int            // this owner's first row, among those of all owners
-	rows   int            // of this owner
-	source kernels.Tensor // int32 [1, rows]: the token of each, among those of all
-	pair   kernels.Tensor // int32 [1, rows]: and its slot
-	groups kernels.Groups // by expert, then rank, then segment
+	limit  int             // of rows that an owner computes at once
+	pieces [][]expertPiece // of each owner's rows; nil: every owner has memory for all at once
 
 	gathered *parallel.Exchange // of inputs; of few tokens the others may still read this rank's when they are there
 	ahead    bool               // gathered is of gradients
+}
+
+// expertShare is what an owner computes for the tokens of a rank: their rows at its experts, by expert, then segment.
+type expertShare struct {
+	first, tokens int            // of the rank, among those of all
+	plan          kernels.Plan   // of the tokens at all experts
+	offsets       []int32        // of plan.Groups, as the host knows them
+	from, rows    int            // the first of this owner's rows, among those of the plan
+	source, pair  kernels.Tensor // int32 [1, rows]: the token of each row, and its slot
+	groups        kernels.Groups // by expert of this owner, then segment
+	saved         MLPSaved
+	y             kernels.Tensor // [rows, H]
+}
+
+// of is the rows of the rank's tokens, of those of all.
+func (s *expertShare) of(all kernels.Tensor) kernels.Tensor {
+	return all.RowRange(s.first, s.first+s.tokens)
 }
 
 // A rank begins an exchange by telling the others the place of its mixture, whether it trains, and its segments. One
@@ -116,13 +129,14 @@ func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, segments []int32, k *
 	e := &expertExchange{m: m, trains: k != nil}
 	if r.Experts == nil { // a plan: every rank has as many tokens
 		e.ranks = slices.Repeat([][]int32{segments}, len(m.Experts.GateUp.W.home))
+		e.me = r.ID % len(e.ranks)
 	} else {
 		trains := int32(0)
 		if e.trains {
 			trains = 1
 		}
 		r.Experts.Summon()
-		e.meet(r.Experts.ShareNumbers(append([]int32{int32(m.place), trains}, segments...)))
+		e.meet(r, r.Experts.ShareNumbers(append([]int32{int32(m.place), trains}, segments...)))
 	}
 	e.gatherInputs(r, u)
 	return e
@@ -137,12 +151,17 @@ func (e *expertExchange) gatherInputs(r *parallel.Rank, u kernels.Tensor) {
 }
 
 // meet takes what ranks have told each other.
-func (e *expertExchange) meet(told [][]int32) {
+func (e *expertExchange) meet(r *parallel.Rank, told [][]int32) {
+	e.me = r.Experts.Me
 	for i, of := range told {
 		if of[0] != standsBy && int(of[0]) != e.m.place {
 			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], e.m.place))
 		}
-		e.ranks, e.trains = append(e.ranks, of[2:]), e.trains || of[1] != 0
+		segments := of[2:]
+		if segments[len(segments)-1] == 0 {
+			segments = segments[:1] // none: what has no tokens is dispatched nowhere
+		}
+		e.ranks, e.trains = append(e.ranks, segments), e.trains || of[1] != 0
 	}
 }
 
@@ -154,148 +173,296 @@ func (e *expertExchange) tokens() (n int) {
 	return n
 }
 
-// segments is the row offsets of the segments of all tokens. It sets the first of each rank.
+// segments is the row offsets of the segments of all tokens.
 func (e *expertExchange) segments() []int32 {
 	all := []int32{0}
 	for _, segments := range e.ranks {
 		at := all[len(all)-1]
-		e.first = append(e.first, len(all)-1)
 		for _, end := range segments[1:] {
 			all = append(all, at+end)
 		}
 	}
-	e.first = append(e.first, len(all)-1)
 	return all
+}
+
+// tokensOf is how many a rank has.
+func (e *expertExchange) tokensOf(rank int) int {
+	segments := e.ranks[rank]
+	return int(segments[len(segments)-1])
+}
+
+// newShare has memory for the plan of some tokens but for where their rows lie.
+func (e *expertExchange) newShare(r *parallel.Rank, first, tokens, segments int, offsets kernels.Tensor) *expertShare {
+	pairs := tokens * e.m.TopK
+	return &expertShare{first: first, tokens: tokens, plan: kernels.Plan{
+		Groups: kernels.Groups{Offsets: offsets, Count: e.m.Router.W.W.Rows, Segments: segments},
+		Source: r.Stack.New(kernels.I32, 1, pairs), Pair: r.Stack.New(kernels.I32, 1, pairs)}}
 }
 
 // dispatch gathers what the routers of all ranks have chosen, and finds this owner's rows. The host has to learn how
 // many there are, once for a block that is computed twice.
 func (e *expertExchange) dispatch(r *parallel.Rank, by *Routing, k *Keep) {
-	e.routing = by
-	segments, tokens, topK := e.segments(), e.tokens(), e.m.TopK
-	pairs := tokens * topK
-	e.plan = kernels.Plan{Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: len(segments) - 1},
-		Source: r.Stack.New(kernels.I32, 1, pairs)}
-	e.plan.Groups.Offsets = r.Stack.New(kernels.I32, 1, e.plan.Groups.Count*e.plan.Groups.Segments+1)
-	if e.few() {
-		e.dispatchFew(r, by, segments)
+	switch {
+	case e.few():
+		e.dispatchFew(r, by)
+		return
+	case r.Experts == nil:
+		e.dispatchPlanned(r, by)
 		return
 	}
-	e.weights, e.plan.Pair = r.Stack.New(kernels.F32, tokens, topK), r.Stack.New(kernels.I32, 1, pairs)
-	e.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
+	offsets := e.dispatchShares(r, by)
+	e.limit = expertRows(e.tokens()*e.m.TopK, len(e.ranks))
+	counts := k.counted(func() []int32 {
+		read := r.Transfers.ReadAsync(offsets)
+		r.Yield()
+		return read()
+	})
+	e.count(r, counts)
+}
+
+// dispatchShares finds the places of the rows of each rank's tokens: of its own before those of the others have come.
+// It returns the offsets of all plans, one behind the other.
+func (e *expertExchange) dispatchShares(r *parallel.Rank, by *Routing) (offsets kernels.Tensor) {
+	tokens, topK, experts := e.tokens(), e.m.TopK, e.m.Router.W.W.Rows
+	e.weights = r.Stack.New(kernels.F32, tokens, topK)
+	length := func(rank int) int { return experts*(len(e.ranks[rank])-1) + 1 }
+	total, most := 0, 0
+	for rank := range e.ranks {
+		total, most = total+length(rank), max(most, e.tokensOf(rank))
+	}
+	offsets = r.Stack.New(kernels.I32, 1, total)
+	first, at := 0, 0
+	for rank, segments := range e.ranks {
+		n := e.tokensOf(rank)
+		e.shares = append(e.shares, e.newShare(r, first, n, len(segments)-1, offsets.ColRange(at, at+length(rank))))
+		first, at = first+n, at+length(rank)
+	}
+	e.own().plan.RowOf = r.Stack.New(kernels.I32, e.tokensOf(e.me), topK)
+	defer r.Stack.Release(r.Stack.Mark())
+	chosen, rowOf := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, most, topK)
+	come := beginGather(r, parallel.Pair{Dst: chosen, Src: by.Experts}, parallel.Pair{Dst: e.weights, Src: by.Weights})
+	if by.Experts.Rows > 0 {
+		r.Dev.Dispatch(e.own().plan, by.Experts, e.ranks[e.me])
+	}
+	endGather(r, e.gathered, come)
+	e.gathered = nil
+	for rank, s := range e.shares {
+		if rank != e.me && s.tokens > 0 {
+			p := s.plan
+			p.RowOf = rowOf.RowRange(0, s.tokens)
+			r.Dev.Dispatch(p, s.of(chosen), e.ranks[rank])
+		}
+	}
+	return offsets
+}
+
+// dispatchPlanned is dispatch in a plan, as if all ranks' tokens were one's: an owner's rows may be of any.
+func (e *expertExchange) dispatchPlanned(r *parallel.Rank, by *Routing) {
+	tokens, topK := e.tokens(), e.m.TopK
+	segments := e.segments()
+	n := len(segments) - 1
+	e.weights = r.Stack.New(kernels.F32, tokens, topK)
+	s := e.newShare(r, 0, tokens, n, r.Stack.New(kernels.I32, 1, e.m.Router.W.W.Rows*n+len(e.ranks)))
+	s.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
+	e.shares = []*expertShare{s}
 	mark := r.Stack.Mark()
 	chosen := r.Stack.New(kernels.I32, tokens, topK)
-	endGather(r, e.gathered, beginGather(r, parallel.Pair{Dst: chosen, Src: by.Experts},
-		parallel.Pair{Dst: e.weights, Src: by.Weights}))
-	e.gathered = nil
-	r.Dev.Dispatch(e.plan, chosen, segments)
+	beginGather(r, parallel.Pair{Dst: chosen, Src: by.Experts}, parallel.Pair{Dst: e.weights, Src: by.Weights})
+	r.Dev.Dispatch(s.plan, chosen, segments)
 	r.Stack.Release(mark)
+	pairs := tokens * topK
 	e.limit = expertRows(pairs, len(e.ranks))
-	from, to := 0, e.limit
+	s.rows = e.limit
 	if kernels.CountsWork(r.Dev) {
-		to = pairs / len(e.ranks)
+		s.rows = pairs / len(e.ranks)
 	}
-	if r.Experts != nil {
-		e.offsets = k.counted(func() []int32 {
-			read := r.Transfers.ReadAsync(e.plan.Groups.Offsets)
-			r.Yield()
-			return read()
-		})
-		own, end := e.experts(r.Experts.Me)
-		from, to = e.at(own, 0), e.at(end, 0)
-	}
-	e.base, e.rows = from, to-from
-	e.source, e.pair = e.plan.Source.ColRange(from, to), e.plan.Pair.ColRange(from, to)
-	e.count(r)
+	s.source, s.pair = s.plan.Source.ColRange(0, s.rows), s.plan.Pair.ColRange(0, s.rows)
+	from, to := e.experts(e.me)
+	s.groups = kernels.Groups{Count: to - from, Segments: n,
+		Offsets: r.Stack.New(kernels.I32, 1, (to-from)*n+len(e.ranks))}
+	r.Stack.New(kernels.U8, len(e.ranks), 8<<10) // which the ends of each share's tensors may take
 }
 
 // experts is those of an owner, [from, to).
 func (e *expertExchange) experts(owner int) (from, to int) {
-	return expertRange(owner, len(e.ranks), e.plan.Groups.Count)
+	return expertRange(owner, len(e.ranks), e.m.Router.W.W.Rows)
 }
 
-// at is the first row of an expert that a rank's token has, among all rows.
-func (e *expertExchange) at(expert, rank int) int {
-	return int(e.offsets[expert*e.plan.Groups.Segments+e.first[rank]])
+// own is the share of this rank's tokens.
+func (e *expertExchange) own() *expertShare { return e.shares[e.me%len(e.shares)] }
+
+// rowsAt is the rows [from, to) of the tokens at some experts.
+func (s *expertShare) rowsAt(first, end int) (from, to int) {
+	n := s.plan.Groups.Segments
+	if n == 0 {
+		return 0, 0
+	}
+	return int(s.offsets[first*n]), int(s.offsets[end*n])
 }
 
-// count finds the groups of this owner's rows.
-func (e *expertExchange) count(r *parallel.Rank) {
-	from, to := e.experts(r.ID % len(e.ranks))
-	n := e.plan.Groups.Segments
-	e.groups = kernels.Groups{Count: to - from, Segments: n}
-	if r.Experts == nil {
-		e.groups.Offsets = r.Stack.New(kernels.I32, 1, (to-from)*n+1)
-		return
+// count finds this owner's rows, from the offsets of all plans.
+func (e *expertExchange) count(r *parallel.Rank, offsets []int32) {
+	first, end := e.experts(e.me)
+	var own []int32
+	for _, s := range e.shares {
+		n := s.plan.Groups.Segments
+		length := s.plan.Groups.Count*n + 1
+		s.offsets, offsets = offsets[:length], offsets[length:]
+		from, to := s.rowsAt(first, end)
+		s.from, s.rows = from, to-from
+		s.source, s.pair = s.plan.Source.ColRange(from, to), s.plan.Pair.ColRange(from, to)
+		if n > 0 {
+			for _, at := range s.offsets[first*n : end*n+1] {
+				own = append(own, at-int32(from))
+			}
+		}
 	}
-	own := slices.Clone(e.offsets[from*n : to*n+1])
-	for i := range own {
-		own[i] -= int32(e.base)
+	uploaded, at := parallel.Upload(r, own), 0
+	for _, s := range e.shares {
+		n := s.plan.Groups.Segments
+		if n == 0 {
+			continue
+		}
+		to := at + (end-first)*n + 1
+		s.groups = kernels.Groups{Offsets: uploaded.ColRange(at, to), Count: end - first, Segments: n}
+		at = to
 	}
-	e.groups.Offsets = parallel.Upload(r, own)
 	e.cutAll(r)
 }
 
-// peers are rows of all owners, in the order of the plan: this rank's view of what each has computed for its experts.
-func (e *expertExchange) peers(of []kernels.Tensor) kernels.PeerRows {
-	y := kernels.PeerRows{Parts: of, Offsets: e.plan.Groups.Offsets}
-	for owner := range e.ranks {
-		from, _ := e.experts(owner)
-		base := 0
-		if !e.few() {
-			base = e.at(from, 0)
+// inOrder are the shares as this owner computes them: those of the ranks behind it first, its own last.
+func (e *expertExchange) inOrder() (list []*expertShare) {
+	for step := range e.shares {
+		list = append(list, e.shares[(e.me+1+step)%len(e.shares)])
+	}
+	return list
+}
+
+// outputs computes what this owner's experts make of their tokens, unless it is in pieces. Where it is brought, the
+// outputs of each rank's tokens go to it while those of the next are computed.
+func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, b *Batch, brought bool) {
+	if e.pieces != nil {
+		return
+	}
+	if brought {
+		e.receive(r)
+	}
+	for step, s := range e.inOrder() {
+		last := step == len(e.shares)-1
+		e.compute(r, s, k, func() {
+			if last {
+				e.gatherGradients(r, b) // behind the products of these rows
+			}
+		})
+		if brought && !last {
+			e.bring(r, step, parallel.Pair{Dst: e.received, Src: s.y})
 		}
-		y.Base, y.First = append(y.Base, base), append(y.First, from*e.plan.Groups.Segments)
+	}
+}
+
+// compute computes the outputs of a share. It calls gathered when its inputs have been gathered.
+func (e *expertExchange) compute(r *parallel.Rank, s *expertShare, k *Keep, gathered func()) {
+	if s.rows == 0 {
+		s.y = r.Stack.New(e.all.DType, 0, e.all.Cols)
+		return
+	}
+	s.y = e.m.Experts.forwardOf(r, s.rows, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
+		x := r.Stack.New(e.all.DType, s.rows, e.all.Cols)
+		r.Dev.Gather(x, s.of(e.all), s.source)
+		gathered()
+		return x
+	}, &s.groups, k, SaveExperts, &s.saved)
+}
+
+// receive takes memory for the rows of this rank's tokens from other owners.
+func (e *expertExchange) receive(r *parallel.Rank) {
+	if e.few() || !e.received.IsNil() {
+		return
+	}
+	rows := e.tokensOf(e.me) * e.m.TopK
+	switch {
+	case r.Experts != nil:
+		rows -= e.own().rows
+	case kernels.CountsWork(r.Dev):
+		rows -= rows / len(e.ranks)
+	}
+	e.received = r.Stack.New(e.all.DType, rows, e.all.Cols)
+}
+
+// bring begins to bring the rows of a step of inOrder to the rank of their tokens, and those of this rank's tokens from
+// the owner that has computed them in the same step, to their places among rows like received.
+func (e *expertExchange) bring(r *parallel.Rank, step int, pairs ...parallel.Pair) {
+	if r.Experts == nil { // a plan
+		return
+	}
+	n := len(e.ranks)
+	to, from := (e.me+1+step)%n, (e.me+n-1-step)%n
+	at, in, out := make([]int, n), make([]int, n), make([]int, n)
+	out[to] = e.shares[to].rows
+	at[from], in[from] = e.placeOf(from)
+	x := r.Experts.Scatter(at, in, out, pairs...)
+	x.Unpin() // what is allocated meanwhile is released meanwhile: all of it lies below
+	e.coming = append(e.coming, x)
+}
+
+// await waits for what has begun to be brought.
+func (e *expertExchange) await(r *parallel.Rank) {
+	endGather(r, e.coming...)
+	e.coming = nil
+}
+
+// placeOf is where the rows of this rank's tokens from another owner lie among those from all others, and how many they
+// are.
+func (e *expertExchange) placeOf(owner int) (at, rows int) {
+	own := e.own()
+	from, to := own.rowsAt(e.experts(owner))
+	if owner > e.me {
+		return from - own.rows, to - from
+	}
+	return from, to - from
+}
+
+// parts are the rows of this rank's tokens in the order of their plan: those that were received, and those that this
+// owner has computed.
+func (e *expertExchange) parts(received, computed kernels.Tensor) kernels.PeerRows {
+	own := e.own()
+	y := kernels.PeerRows{Offsets: own.plan.Groups.Offsets}
+	for owner := range e.ranks {
+		part := computed
+		if owner != e.me {
+			at, rows := e.placeOf(owner)
+			part = received.RowRange(at, at+rows)
+		}
+		expert, _ := e.experts(owner)
+		from, _ := own.rowsAt(expert, expert)
+		y.Parts, y.Base = append(y.Parts, part), append(y.Base, from)
+		y.First = append(y.First, expert*own.plan.Groups.Segments)
 	}
 	return y
 }
 
-// ownRows is where the rows of this rank's tokens lie, int32 [T, K].
-func (e *expertExchange) ownRows(r *parallel.Rank, tokens int) kernels.Tensor {
-	first := 0
-	if r.Experts != nil {
-		for _, segments := range e.ranks[:r.Experts.Me] {
-			first += int(segments[len(segments)-1])
-		}
-	}
-	return e.plan.RowOf.RowRange(first, first+tokens)
-}
-
-// outputs is what this owner's experts compute for their tokens, [rows, H]; in pieces nothing yet.
-func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved, b *Batch) kernels.Tensor {
-	if e.rows == 0 || e.rounds > 1 {
-		return r.Stack.New(e.all.DType, 0, e.all.Cols)
-	}
-	return e.m.Experts.forwardOf(r, e.rows, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
-		x := r.Stack.New(e.all.DType, e.rows, e.all.Cols)
-		r.Dev.Gather(x, e.all, e.source)
-		e.gatherGradients(r, b) // behind the products of these rows
-		return x
-	}, &e.groups, k, SaveExperts, s)
-}
-
-// combine writes the sums of this rank's tokens, [T, H], weighted by weights F32 [T, K], from what the owners have
-// computed; y is this one's.
-func (e *expertExchange) combine(r *parallel.Rank, out, y, weights kernels.Tensor) {
+// combine writes the sums of this rank's tokens, [T, H], weighted by weights F32 [T, K], from what outputs has begun to
+// bring.
+func (e *expertExchange) combine(r *parallel.Rank, out, weights kernels.Tensor) {
 	switch {
-	case e.rounds > 1:
+	case e.pieces != nil:
 		e.combinePieces(r, out, weights)
+	case e.few():
+		e.combineFew(r, out, weights)
 	case r.Experts == nil: // a plan
-		e.countRows(r, y)
-		e.planPieces(r, y)
-		r.Dev.Combine(out, y, weights, e.ownRows(r, out.Rows))
+		e.countRows(r, e.received)
+		r.Dev.Combine(out, e.received, weights, e.plannedRows(out.Rows))
 	default:
-		x := r.Experts.Read(func(of [][]kernels.Tensor) {
-			if out.Rows > 0 {
-				r.Transfers.CombinePeers(out, e.peers(of[0]), weights, e.ownRows(r, out.Rows))
-			}
-		}, y)
-		r.Yield()
-		if e.few() {
-			e.gathered.Wait()
+		e.await(r)
+		if out.Rows > 0 {
+			r.Transfers.CombinePeers(out, e.parts(e.received, e.own().y), weights, e.own().plan.RowOf)
 		}
-		x.Wait()
 	}
+}
+
+// plannedRows is where the rows of so many tokens lie, in a plan.
+func (e *expertExchange) plannedRows(tokens int) kernels.Tensor {
+	return e.own().plan.RowOf.RowRange(0, tokens)
 }
 
 // lastMixture is a block's last layer, where that is a mixture whose output is what it adds to the block's; else nil.
@@ -309,7 +476,7 @@ func (bl Block) lastMixture() *MoE {
 // gatherGradients begins to gather the gradients of the outputs of all ranks' tokens, where they are known: the block
 // is computed again. They take the place of the inputs, which no operation reads any more; in pieces those stay.
 func (e *expertExchange) gatherGradients(r *parallel.Rank, b *Batch) {
-	if b == nil || b.again != e.m || e.rounds > 1 || e.ahead {
+	if b == nil || b.again != e.m || e.pieces != nil || e.ahead {
 		return
 	}
 	e.ahead, e.gathered = true, beginGather(r, parallel.Pair{Dst: e.all, Src: b.dout})
@@ -319,7 +486,7 @@ func (e *expertExchange) gatherGradients(r *parallel.Rank, b *Batch) {
 // allGradients is the gradients of the outputs of all ranks' tokens, from those of this rank's.
 func (e *expertExchange) allGradients(r *parallel.Rank, dout kernels.Tensor) kernels.Tensor {
 	all := e.all
-	if e.rounds > 1 {
+	if e.pieces != nil {
 		all = r.Stack.New(dout.DType, e.tokens(), dout.Cols)
 	}
 	if !e.ahead {
@@ -330,33 +497,51 @@ func (e *expertExchange) allGradients(r *parallel.Rank, dout kernels.Tensor) ker
 }
 
 // backward writes the gradients of the inputs of this rank's tokens dx [T, H] and of their weights F32 [T, K], from
-// those of the outputs of all ranks' tokens. y and s are what this owner's experts have computed.
-func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dall, y kernels.Tensor, s *MLPSaved) {
-	if e.rounds > 1 {
+// those of the outputs of all ranks' tokens. The gradients of experts' weights come behind those of inputs, which are
+// on their way then.
+func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dall kernels.Tensor) {
+	if e.pieces != nil {
 		e.backwardPieces(r, dx, dweights, dall)
 		return
 	}
-	dy, dw := r.Stack.New(y.DType, e.rows, y.Cols), r.Stack.New(kernels.F32, e.rows, 1)
-	dxs := dy
-	if e.rows > 0 {
-		r.Dev.CombineBackward(dy, dw, dall, y, e.weights, e.pair, kernels.Tensor{})
-		dxs = s.backward(r, dy, &e.groups, &e.groups)
+	e.receive(r)
+	received := r.Stack.New(kernels.F32, e.received.Rows, 1)
+	var computed, dw kernels.Tensor // in the end of the last share, this rank's
+	for step, s := range e.inOrder() {
+		computed, dw = s.inputGrad(r, s.of(dall), s.of(e.weights))
+		if step < len(e.shares)-1 {
+			e.bring(r, step, parallel.Pair{Dst: e.received, Src: computed}, parallel.Pair{Dst: received, Src: dw})
+		}
 	}
-	rowOf := e.ownRows(r, dx.Rows)
+	for _, s := range e.shares {
+		if s.rows > 0 {
+			s.saved.weightGrads(r, &s.groups)
+		}
+	}
 	if r.Experts == nil { // a plan
-		e.countRows(r, dxs, dw)
-		e.planPieces(r, dxs, dw)
-		r.Dev.Combine(dx, dxs, kernels.Tensor{}, rowOf)
+		e.countRows(r, e.received, received)
+		r.Dev.Combine(dx, e.received, kernels.Tensor{}, e.plannedRows(dx.Rows))
+		e.planPieces(r)
 		return
 	}
-	x := r.Experts.Read(func(of [][]kernels.Tensor) {
-		if dx.Rows > 0 {
-			r.Transfers.CombinePeers(dx, e.peers(of[0]), kernels.Tensor{}, rowOf)
-			r.Transfers.TakePeers(dweights.Reshape(dweights.Len(), 1), e.peers(of[1]), rowOf.Reshape(1, rowOf.Len()))
-		}
-	}, dxs, dw)
-	r.Yield()
-	x.Wait()
+	e.await(r)
+	if dx.Rows > 0 {
+		rowOf := e.own().plan.RowOf
+		r.Transfers.CombinePeers(dx, e.parts(e.received, computed), kernels.Tensor{}, rowOf)
+		r.Transfers.TakePeers(dweights.Reshape(dweights.Len(), 1), e.parts(received, dw),
+			rowOf.Reshape(1, rowOf.Len()))
+	}
+}
+
+// inputGrad is the gradients of the share's inputs [rows, H] and of their weights F32 [rows, 1], from those of the
+// outputs of its tokens [T, H] and the weights of these, F32 [T, K].
+func (s *expertShare) inputGrad(r *parallel.Rank, dout, weights kernels.Tensor) (dx, dweights kernels.Tensor) {
+	dx, dweights = r.Stack.New(s.y.DType, s.rows, s.y.Cols), r.Stack.New(kernels.F32, s.rows, 1)
+	if s.rows > 0 {
+		r.Dev.CombineBackward(dx, dweights, dout, s.y, weights, s.pair, kernels.Tensor{})
+		dx = s.saved.inputGrad(r, dx, &s.groups)
+	}
+	return dx, dweights
 }
 
 // countRows tells a plan how many bytes a rank's tokens get from the rows of other owners.
@@ -423,12 +608,13 @@ func (m *Model) ReleaseExperts(r *parallel.Rank) { r.Experts.ShareNumbers([]int3
 func (m *MoE) serve(r *parallel.Rank, told [][]int32, d kernels.DType) {
 	defer r.Stack.Release(r.Stack.Mark())
 	e := &expertExchange{m: m}
-	e.meet(told)
+	e.meet(r, told)
 	none := &Routing{Experts: r.Stack.New(kernels.I32, 0, m.TopK), Weights: r.Stack.New(kernels.F32, 0, m.TopK)}
 	u := r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols)
 	e.gatherInputs(r, u)
 	e.dispatch(r, none, nil)
-	e.combine(r, u, e.outputs(r, nil, new(MLPSaved), nil), none.Weights)
+	e.outputs(r, nil, nil, true)
+	e.combine(r, u, none.Weights)
 }
 
 // mixtures lists the mixtures whose experts are cut over ranks, in the order of their places.

@@ -46,6 +46,8 @@ type LoRA struct {
 type LinearSaved struct {
 	X, Read, U kernels.Tensor
 	dropout    *Dropout
+
+	dy, du kernels.Tensor // what inputGrad leaves for weightGrads
 }
 
 // inputUse says who has read the input of a Linear, or will.
@@ -243,32 +245,53 @@ func (l *Linear) scale(r *parallel.Rank, u kernels.Tensor) {
 }
 
 // Backward is dx [T, K] from dy [T, N]; weight gradients accumulate. rows are the groups of the batch's rows: those of
-// Forward for experts, the segments for a dense weight. The chain of dx runs over N, then over the ranks of all
-// adapters as one term (with dropout each adapter's part is rounded and added): by tc16 its steps of 16 are those of a
-// term for each adapter only where ranks are multiples of 16.
+// Forward for experts, the segments for a dense weight.
 func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *LinearSaved) kernels.Tensor {
 	dx := r.Stack.New(dy.DType, dy.Rows, l.W.W.Cols)
-	mark := r.Stack.Mark()
-	for _, sub := range l.Subs {
-		if sub.Bias != nil && sub.Bias.Trained() {
-			r.Dev.BiasGrad(sub.Bias.Grad, dy.ColRange(sub.From, sub.To), rows)
-		}
-	}
-	terms := []kernels.Term{l.W.term(l.fakeQuantized(r, dy, l.rounding(r, grads)))}
-	var du kernels.Tensor
+	defer r.Stack.Release(r.Stack.Mark())
+	l.writeInputGrad(r, dx, dy, g, s)
+	l.weightGrads(r, rows, s)
+	return dx
+}
+
+// inputGrad is Backward that leaves weight gradients to weightGrads, and what these read on the stack.
+func (l *Linear) inputGrad(r *parallel.Rank, dy kernels.Tensor, g *kernels.Groups, s *LinearSaved) kernels.Tensor {
+	dx := r.Stack.New(dy.DType, dy.Rows, l.W.W.Cols)
+	l.writeInputGrad(r, dx, dy, g, s)
+	return dx
+}
+
+// writeInputGrad writes dx. Its chain runs over N, then over the ranks of all adapters as one term (with dropout each
+// adapter's part is rounded and added): by tc16 its steps of 16 are those of a term for each adapter only where ranks
+// are multiples of 16.
+func (l *Linear) writeInputGrad(r *parallel.Rank, dx, dy kernels.Tensor, g *kernels.Groups, s *LinearSaved) {
+	s.dy = dy
 	if !l.A.IsNil() {
-		du = l.adapterGrads(r, dy, g, rows, s)
+		s.du = l.adapterInputGrad(r, dy, g)
 	}
-	if !du.IsNil() && s.dropout == nil {
-		terms = append(terms, kernels.Term{X: du, W: l.A})
+	mark := r.Stack.Mark()
+	terms := []kernels.Term{l.W.term(l.fakeQuantized(r, dy, l.rounding(r, grads)))}
+	if !l.A.IsNil() && s.dropout == nil {
+		terms = append(terms, kernels.Term{X: s.du, W: l.A})
 	}
 	r.Dev.MatMulT(dx, g, terms...)
-	if !du.IsNil() && s.dropout != nil {
-		l.addDropped(r, dx, du, s.dropout)
-	}
 	r.Stack.Release(mark)
-	l.weightGrad(r, dy, s.Read, rows)
-	return dx
+	if !l.A.IsNil() && s.dropout != nil {
+		l.addDropped(r, dx, s.du, s.dropout)
+	}
+}
+
+// weightGrads adds the gradients of all weights behind inputGrad.
+func (l *Linear) weightGrads(r *parallel.Rank, rows *kernels.Groups, s *LinearSaved) {
+	for _, sub := range l.Subs {
+		if sub.Bias != nil && sub.Bias.Trained() {
+			r.Dev.BiasGrad(sub.Bias.Grad, s.dy.ColRange(sub.From, sub.To), rows)
+		}
+	}
+	if !l.A.IsNil() {
+		l.adapterGrads(r, rows, s)
+	}
+	l.weightGrad(r, s.dy, s.Read, rows)
 }
 
 // weightGrad adds the gradient of the weight, from what forward read.
@@ -287,28 +310,31 @@ func (l *Linear) weightGrad(r *parallel.Rank, dy, read kernels.Tensor, rows *ker
 	r.WeightGrad(l.W.Grad, dy, read, rows)
 }
 
-// adapterGrads adds the gradients of the adapters and returns that of x A^T, round(Scale * round(dy B)), [T, sum of
-// ranks].
-func (l *Linear) adapterGrads(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups,
-	s *LinearSaved) kernels.Tensor {
+// adapterInputGrad is the gradient of x A^T of all adapters, round(Scale * round(dy B)), [T, sum of ranks].
+func (l *Linear) adapterInputGrad(r *parallel.Rank, dy kernels.Tensor, g *kernels.Groups) kernels.Tensor {
 	du := r.Stack.New(dy.DType, dy.Rows, l.A.Rows)
-	all := l.adapters()
-	for _, a := range all {
-		dsub := dy.ColRange(a.From, a.To)
-		r.Dev.MatMulT(du.ColRange(a.from, a.to), g, kernels.Term{X: dsub, W: a.LoRA.B.W})
-		weightGrad(r, a.LoRA.B, dsub, s.U.ColRange(a.from, a.to), rows)
+	for _, a := range l.adapters() {
+		r.Dev.MatMulT(du.ColRange(a.from, a.to), g, kernels.Term{X: dy.ColRange(a.From, a.To), W: a.LoRA.B.W})
 	}
 	l.scale(r, du)
+	return du
+}
+
+// adapterGrads adds the gradients of the adapters.
+func (l *Linear) adapterGrads(r *parallel.Rank, rows *kernels.Groups, s *LinearSaved) {
+	all := l.adapters()
+	for _, a := range all {
+		weightGrad(r, a.LoRA.B, s.dy.ColRange(a.From, a.To), s.U.ColRange(a.from, a.to), rows)
+	}
 	if s.dropout != nil {
 		l.eachDropped(r, s.X, s.dropout, func(a adapter, own kernels.Tensor) {
-			weightGrad(r, a.LoRA.A, du.ColRange(a.from, a.to), own, rows)
+			weightGrad(r, a.LoRA.A, s.du.ColRange(a.from, a.to), own, rows)
 		})
-		return du
+		return
 	}
 	for _, a := range all {
-		weightGrad(r, a.LoRA.A, du.ColRange(a.from, a.to), s.X, rows)
+		weightGrad(r, a.LoRA.A, s.du.ColRange(a.from, a.to), s.X, rows)
 	}
-	return du
 }
 
 func weightGrad(r *parallel.Rank, p *Param, dy, x kernels.Tensor, rows *kernels.Groups) {

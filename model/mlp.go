@@ -64,11 +64,24 @@ func (m *MLP) forwardOf(r *parallel.Rank, rows int, use inputUse, x func() kerne
 
 // backward is dx from dy; g and rows as in [Linear.Backward].
 func (s *MLPSaved) backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups) kernels.Tensor {
+	dx := s.inputGrad(r, dy, g)
+	s.weightGrads(r, rows)
+	return dx
+}
+
+// inputGrad is backward that leaves weight gradients to weightGrads, and what these read on the stack.
+func (s *MLPSaved) inputGrad(r *parallel.Rank, dy kernels.Tensor, g *kernels.Groups) kernels.Tensor {
 	m := s.layer
-	dh := m.Down.Backward(r, dy, g, rows, &s.DownIn)
+	dh := m.Down.inputGrad(r, dy, g, &s.DownIn)
 	dgu := r.GradStack().New(dy.DType, dy.Rows, s.GateUp.Cols)
 	m.Act.Backward(r.Dev, dgu, dh, s.GateUp)
-	return m.GateUp.Backward(r, dgu, g, rows, &s.GateUpIn)
+	return m.GateUp.inputGrad(r, dgu, g, &s.GateUpIn)
+}
+
+// weightGrads adds the gradients of weights behind inputGrad.
+func (s *MLPSaved) weightGrads(r *parallel.Rank, rows *kernels.Groups) {
+	s.layer.Down.weightGrads(r, rows, &s.DownIn)
+	s.layer.GateUp.weightGrads(r, rows, &s.GateUpIn)
 }
 
 // Linears are both projections.

@@ -26,7 +26,7 @@ type MoESaved struct {
 	Routing Routing
 	Plan    kernels.Plan // where all experts are on this rank
 	Experts MLPSaved
-	Y       kernels.Tensor // [R, H]; where experts are cut over ranks, the rows of this rank's experts
+	Y       kernels.Tensor // [R, H]; where experts are cut over ranks no rows: the exchange has them
 	Shared  LayerSaved     // nil: no shared expert
 
 	exchange        *expertExchange // nil: all experts are on this rank
@@ -59,13 +59,14 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	return out, s
 }
 
-// experts is the outputs of this rank's experts [R, H] for tokens u [T, H].
+// experts is the outputs of the experts [R, H] for tokens u [T, H]; where they are cut over ranks no rows, and the
+// exchange has them.
 func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, b *Batch, k *Keep, s *MoESaved) kernels.Tensor {
 	if s.exchange != nil {
 		s.exchange.dispatch(r, &s.Routing, k)
-		y := s.exchange.outputs(r, k, &s.Experts, b)
+		s.exchange.outputs(r, k, b, !k.done(layerOutput) || m.OutOf != nil && m.OutOf.readsInput())
 		s.exchange.gatherGradients(r, b)
-		return y
+		return s.exchange.all.RowRange(0, 0)
 	}
 	s.Plan = m.plan(r, &s.Routing, b.Layout.Segments)
 	return m.Experts.forwardOf(r, s.Plan.Source.Cols, m.Experts.GateUp.gathered(r), func() kernels.Tensor {
@@ -102,7 +103,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) (dx
 	dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
 	if s.exchange != nil {
 		dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
-		s.exchange.backward(r, dx, dweights, s.exchange.allGradients(r, dout), s.Y, &s.Experts)
+		s.exchange.backward(r, dx, dweights, s.exchange.allGradients(r, dout))
 		return dx, dweights
 	}
 	dy := r.GradStack().New(dout.DType, s.Y.Rows, s.Y.Cols)
@@ -134,7 +135,7 @@ func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
 func (s *MoESaved) sum(r *parallel.Rank, out kernels.Tensor) {
 	defer r.Stack.Release(r.Stack.Mark())
 	if s.exchange != nil {
-		s.exchange.combine(r, out, s.Y, s.Routing.Weights)
+		s.exchange.combine(r, out, s.Routing.Weights)
 		return
 	}
 	r.Dev.Combine(out, s.Y, s.Routing.Weights, s.Plan.RowOf)

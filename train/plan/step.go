@@ -58,14 +58,6 @@ func (c clock) exchange(of meta.Cost) float64 {
 	return c.copied(of) + of.Calls*c.machine.Links.Exchange*1e-6
 }
 
-// rows is the seconds of operations that read rows of other ranks where they are.
-func (c clock) rows(of meta.Cost) float64 {
-	if of.Calls == 0 || c.machine.Device == "cpu" {
-		return c.exchange(of)
-	}
-	return of.Bytes/(c.machine.Links.Rows*1e9) + of.Calls*c.machine.Links.Exchange*1e-6
-}
-
 // few is the seconds of exchanges of few rows: an operation reads them behind an event of the other card, which takes
 // as long as another one, and the host is ahead.
 func (c clock) few(of meta.Cost) float64 {
@@ -78,7 +70,7 @@ func (c clock) few(of meta.Cost) float64 {
 // forward is the seconds of a forward at a share of the rates, whose exchanges are all waited for.
 func (c clock) forward(w meta.Work, share float64) float64 {
 	t, x := c.arithmetic(w, share), w.Exchanged
-	return t + c.slowest(t) + c.exchange(x[kernels.ExchangeTokens]) + c.rows(x[kernels.ExchangeRows]) +
+	return t + c.slowest(t) + c.exchange(x[kernels.ExchangeTokens]) + c.exchange(x[kernels.ExchangeRows]) +
 		c.few(x[kernels.ExchangeFew]) + c.copied(x[kernels.ExchangeWeights])
 }
 
@@ -152,7 +144,8 @@ type mesh struct {
 //	bubble      of a pipeline, by its schedule, of stages that all take as long as the longest, which arithmetic is of
 //	stages      see [Step.stages]
 //	experts     tokens: hidden behind the other lane's arithmetic where there are two, but for one exchange of a
-//	            round, else waited for; and rows, which operations read where they are, and which nothing hides
+//	            round, else waited for; and rows, which go back while their owner computes others: hidden but for the
+//	            latency of each exchange
 //	heads       of packs that are divided over ranks: to all rows of some heads and back, which nothing hides
 //	weights     of blocks from their owners, a block ahead: hidden but for those of one block of a round
 //	gradients   around the ring, behind the backward pass of blocks below
@@ -180,23 +173,20 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	s.add("bubble", bubble, 0)
 	s.stages(c, w, m)
 	x := w.Micro.Exchanged
-	tokens, rows := micros*c.exchange(x[kernels.ExchangeTokens]), micros*c.rows(x[kernels.ExchangeRows])
+	tokens, rows := micros*c.exchange(x[kernels.ExchangeTokens]), micros*c.exchange(x[kernels.ExchangeRows])
 	weights := rounds * c.copied(x[kernels.ExchangeWeights])
 	gradients := micros * c.copied(x[kernels.ExchangeGradient])
-	behind, least := weights+gradients, weights/float64(max(m.blocks, 1))
+	experts := micros * c.copied(x[kernels.ExchangeRows]) // what may be hidden
+	least := weights / float64(max(m.blocks, 1))
 	if m.Interleave > 1 {
-		behind += tokens
+		experts += tokens
 		least += rounds * c.exchange(x[kernels.ExchangeTokens]) / max(x[kernels.ExchangeTokens].Calls, 1)
 	}
-	hidden := 0.0 // share of what is to be hidden
+	behind, hidden := weights+gradients+experts, 0.0 // hidden is a share of what may be
 	if behind > 0 {
 		hidden = 1 - min(max(behind-arithmetic, least)/behind, 1)
 	}
-	if m.Interleave > 1 {
-		s.add("experts' exchanges", tokens+rows, hidden*tokens)
-	} else {
-		s.add("experts' exchanges", tokens+rows, 0)
-	}
+	s.add("experts' exchanges", tokens+rows, hidden*experts)
 	s.add("sequences' exchanges", micros*c.exchange(x[kernels.ExchangeContext]), 0)
 	s.add("weights from owners", weights, hidden*weights)
 	s.add("gradients", gradients, hidden*gradients)
