@@ -87,9 +87,43 @@ type gradientSlot struct {
 	sent *parallel.Exchange // that takes it to the next rank; nil: none
 }
 
-// during runs the backward pass of a unit for each pass of a share, in order, with the sums of what comes before in its
-// gradients.
-func (g *gradients) during(r *parallel.Rank, s *Share, unit int, backward func(p *Pass)) {
+// unitBackward is the backward pass of a unit.
+type unitBackward struct {
+	unit     int
+	backward func(p *Pass)
+}
+
+// during runs the backward pass of units for each pass of a share, in order, with the sums of what comes before in
+// their gradients. Where those of each pass are apart, a pass goes through all of the units before the next one does:
+// sums of a unit, which a backward as short as the embedding's would wait for, are added behind the other's.
+func (g *gradients) during(r *parallel.Rank, s *Share, units ...unitBackward) {
+	if s.parts.of[0].IsNil() {
+		for _, of := range units {
+			g.duringUnit(r, s, of.unit, of.backward)
+		}
+		return
+	}
+	for i, p := range s.Passes {
+		for _, of := range units {
+			g.duringPass(r, s, of, i, p)
+		}
+	}
+}
+
+// duringPass runs the backward pass of a unit for pass i with gradients of its own.
+func (g *gradients) duringPass(r *parallel.Rank, s *Share, of unitBackward, i int, p *Pass) {
+	u, parts := &g.units[of.unit], &s.parts
+	if u.columns == 0 {
+		of.backward(p)
+		return
+	}
+	u.apart(r, parts.of[parts.next], p.Segments.Count, func() { of.backward(p) })
+	g.finishPending(r, s)
+	parts.next, parts.pending = 1-parts.next, pendingPart{u, i}
+}
+
+// duringUnit is during of a unit whose passes add to one gradient.
+func (g *gradients) duringUnit(r *parallel.Rank, s *Share, unit int, backward func(p *Pass)) {
 	each := func() {
 		for _, p := range s.Passes {
 			backward(p)
@@ -103,18 +137,11 @@ func (g *gradients) during(r *parallel.Rank, s *Share, unit int, backward func(p
 		panic("model: a share of several ranks has no place in its step")
 	}
 	u := &g.units[unit]
-	switch parts := &s.parts; {
-	case parts.headApart && unit == len(g.units)-1:
+	if s.parts.headApart && unit == len(g.units)-1 {
 		g.duringHead(r, s, u, backward)
-	case parts.of[0].IsNil():
-		g.pass(r, u, s.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, each) })
-	default:
-		for i, p := range s.Passes {
-			u.apart(r, parts.of[parts.next], p.Segments.Count, func() { backward(p) })
-			g.finishPending(r, s)
-			parts.next, parts.pending = 1-parts.next, pendingPart{u, i}
-		}
+		return
 	}
+	g.pass(r, u, s.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, each) })
 }
 
 // duringHead computes a gradient for each segment of the head, and adds them when all have been computed. The head is

@@ -164,7 +164,7 @@ func (s *MLASaved) trainIndexer(r *parallel.Rank, b *Batch) {
 // trainIndexers is Backward of the indexers alone.
 func (st Stage) trainIndexers(r *parallel.Rank, s *Share) {
 	for i := range st.down(r) {
-		st.model.grads.during(r, s, blockUnit(i), func(p *Pass) {
+		st.model.grads.during(r, s, unitBackward{blockUnit(i), func(p *Pass) {
 			defer r.Stack.Release(r.Stack.Mark())
 			st.withInner(r, i, p, func(inner BlockSaved) {
 				for _, sub := range inner {
@@ -173,7 +173,7 @@ func (st Stage) trainIndexers(r *parallel.Rank, s *Share) {
 					}
 				}
 			})
-		})
+		}})
 	}
 }
 

@@ -100,8 +100,7 @@ func (m *Model) Score(r *parallel.Rank, passes ...*Pass) {
 
 // Backward takes D of each pass, the gradient of Forward's output, down to the embedding, as [Stage.Backward] does.
 func (m *Model) Backward(r *parallel.Rank, s *Share) {
-	m.blocks().Backward(r, s)
-	m.grads.during(r, s, embeddingUnit, func(p *Pass) { m.Embed.Backward(r, p.D, p.Batch) })
+	m.blocks().backward(r, s, unitBackward{embeddingUnit, func(p *Pass) { m.Embed.Backward(r, p.D, p.Batch) }})
 }
 
 // TrainForward is Forward as a training step runs it, of which nothing is kept from block to block. With recompute each
@@ -150,9 +149,9 @@ func (m *Model) Step(r *parallel.Rank, s *Share, policy Policy) {
 	}
 	m.forward(r, s.Passes...)
 	m.useUnit(r, m.headUnit())
-	m.grads.during(r, s, m.headUnit(), func(p *Pass) {
+	m.grads.during(r, s, unitBackward{m.headUnit(), func(p *Pass) {
 		m.Head.Backward(r, p.D, p.LogProb, p.X, p.Targets, p.Loss, p.Batch)
-	})
+	}})
 	m.Backward(r, s)
 	m.grads.finishPending(r, s)
 }

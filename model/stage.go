@@ -231,14 +231,21 @@ func (st Stage) withInner(r *parallel.Rank, i int, p *Pass, backward func(inner 
 // Backward replaces D of each pass, the gradient of Forward's output, by the gradient of its input. Weight gradients
 // accumulate, those of a block in the order of passes. It releases what Forward kept, so D was taken from the stack
 // before Forward ran. Where gradients of weights are put off, what Forward kept stays.
-func (st Stage) Backward(r *parallel.Rank, s *Share) {
+func (st Stage) Backward(r *parallel.Rank, s *Share) { st.backward(r, s) }
+
+// backward is Backward, with units that come together with the first block.
+func (st Stage) backward(r *parallel.Rank, s *Share, below ...unitBackward) {
 	for i := range st.down(r) {
-		st.model.grads.during(r, s, blockUnit(i), func(p *Pass) {
+		units := []unitBackward{{blockUnit(i), func(p *Pass) {
 			defer r.Stack.Release(r.Stack.Mark())
 			p.again, p.dout = st.model.Blocks[i].lastMixture(), p.D
 			st.withInner(r, i, p, func(inner BlockSaved) { inner.Backward(r, p.D, p.Batch) })
 			p.again = nil
-		})
+		}}}
+		if i == st.From {
+			units = append(units, below...)
+		}
+		st.model.grads.during(r, s, units...)
 		if !r.PutsOff() {
 			r.Stack.Release(s.Passes[0].Saved.blocks[i-st.From].mark)
 		}
