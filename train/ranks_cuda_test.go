@@ -48,7 +48,7 @@ func TestRanksOnGPUs(t *testing.T) {
 		"full": append(few, "run.packs=5", "model.config.tie_word_embeddings=true", "run.micro_batch=2",
 			"definition.segment=64", "data.eval_samples=0", "model.config.num_key_value_heads=2"),
 		"experts": append(few, "run.packs=3", "data.eval_samples=0", "offload.optimizer=true", "offload.ring=0.0001",
-			"offload.host_update=0.0005"),
+			"offload.host_update=0.0005", "offload.breadth=2"),
 		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full",
 			"data.eval_samples=0", "model.config.num_hidden_layers=5", "offload.activations=true"),
 		"qat": append(few, "model.weights=fp8", "definition.acts=mxfp8", "run.packs=3", "data.eval_samples=0",
