@@ -483,36 +483,32 @@ func (e *expertExchange) gatherGradients(r *parallel.Rank, b *Batch) {
 	e.gathered.Unpin() // what is allocated meanwhile is released meanwhile: both lie below
 }
 
-// allGradients is the gradients of the outputs of all ranks' tokens, from those of this rank's.
-func (e *expertExchange) allGradients(r *parallel.Rank, dout kernels.Tensor) kernels.Tensor {
+// beginGradients begins to gather the gradients of the outputs of all ranks' tokens, unless they are on their way, and
+// returns where they come.
+func (e *expertExchange) beginGradients(r *parallel.Rank, dout kernels.Tensor) kernels.Tensor {
 	all := e.all
 	if e.pieces != nil {
 		all = r.Stack.New(dout.DType, e.tokens(), dout.Cols)
 	}
 	if !e.ahead {
 		e.gathered = beginGather(r, parallel.Pair{Dst: all, Src: dout})
+		e.gathered.Unpin() // what is allocated meanwhile stays until it is awaited, or is released above both
 	}
-	endGather(r, e.gathered)
 	return all
 }
 
 // backward writes the gradients of the inputs of this rank's tokens dx [T, H] and of their weights F32 [T, K], from
-// those of the outputs of all ranks' tokens. The gradients of experts' weights come behind those of inputs, which are
-// on their way then.
-func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dall kernels.Tensor) {
+// those of their outputs. The gradients of experts' weights come behind those of inputs, which are on their way then.
+func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dout kernels.Tensor) {
+	all := e.beginGradients(r, dout)
 	if e.pieces != nil {
-		e.backwardPieces(r, dx, dweights, dall)
+		endGather(r, e.gathered)
+		e.backwardPieces(r, dx, dweights, all)
 		return
 	}
 	e.receive(r)
 	received := r.Stack.New(kernels.F32, e.received.Rows, 1)
-	var computed, dw kernels.Tensor // in the end of the last share, this rank's
-	for step, s := range e.inOrder() {
-		computed, dw = s.inputGrad(r, s.of(dall), s.of(e.weights))
-		if step < len(e.shares)-1 {
-			e.bring(r, step, parallel.Pair{Dst: e.received, Src: computed}, parallel.Pair{Dst: received, Src: dw})
-		}
-	}
+	computed, dw := e.inputGrads(r, dout, all, received)
 	for _, s := range e.shares {
 		if s.rows > 0 {
 			s.saved.weightGrads(r, &s.groups)
@@ -531,6 +527,27 @@ func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dall kernels.T
 		r.Transfers.TakePeers(dweights.Reshape(dweights.Len(), 1), e.parts(received, dw),
 			rowOf.Reshape(1, rowOf.Len()))
 	}
+}
+
+// inputGrads computes the gradients of the inputs and weights of all shares' rows, and begins to bring the others' to
+// them. It returns those of this rank's tokens. Those are the last, behind which the others' go; where weights are
+// trained the others' go behind their gradients, and this rank's are the first, behind which gradients of outputs come.
+func (e *expertExchange) inputGrads(r *parallel.Rank, dout, all, received kernels.Tensor) (dx, dw kernels.Tensor) {
+	own := e.own()
+	first := e.m.Experts.GateUp.W.Trained() && r.Experts != nil
+	if first {
+		dx, dw = own.inputGrad(r, dout, own.of(e.weights))
+	}
+	endGather(r, e.gathered)
+	others := e.inOrder()[:len(e.shares)-1]
+	for step, s := range others {
+		y, w := s.inputGrad(r, s.of(all), s.of(e.weights))
+		e.bring(r, step, parallel.Pair{Dst: e.received, Src: y}, parallel.Pair{Dst: received, Src: w})
+	}
+	if !first {
+		dx, dw = own.inputGrad(r, own.of(all), own.of(e.weights))
+	}
+	return dx, dw
 }
 
 // inputGrad is the gradients of the share's inputs [rows, H] and of their weights F32 [rows, 1], from those of the

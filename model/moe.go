@@ -103,7 +103,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) (dx
 	dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
 	if s.exchange != nil {
 		dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
-		s.exchange.backward(r, dx, dweights, s.exchange.allGradients(r, dout))
+		s.exchange.backward(r, dx, dweights, dout)
 		return dx, dweights
 	}
 	dy := r.GradStack().New(dout.DType, s.Y.Rows, s.Y.Cols)
