@@ -87,7 +87,7 @@ func TestPreferenceSameBits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, set := range [][]string{{"run.micro_batch=3", "device.isa=portable"},
+		for _, set := range [][]string{{"run.micro_batch=3"},
 			{"run.micro_batch=4", "run.recompute=true", "device.threads=2"}} {
 			out := filepath.Join(t.TempDir(), "run")
 			got, err := runTiny(t, out, false, append(base, set...)...)

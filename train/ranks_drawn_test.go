@@ -13,7 +13,7 @@ import (
 	"lockstep/model"
 )
 
-var drawnRuns = flag.Int("drawn", 60, "runs that TestRanksDrawn draws; below 0: without end")
+var drawnRuns = flag.Int("drawn", 40, "runs that TestRanksDrawn draws; below 0: without end")
 
 // drawnFamily is a golden that TestRanksDrawn draws from.
 type drawnFamily struct {

@@ -156,8 +156,9 @@ func pipelinesOf(name string) map[string]int {
 var divided = []string{"definition.segment=64", "model.config.num_attention_heads=4",
 	"model.config.num_key_value_heads=4"}
 
-// Any number of ranks come to the files of one, whenever their copies are carried out. Every case has every number of
-// ranks, replicated and sharded weights, experts apart, and two lanes; which of them meet changes from case to case.
+// Any number of ranks come to the files of one, whenever their copies are carried out. Every case has 2 to 4
+// ranks, every second one 8, replicated and sharded weights, experts apart, and two lanes; which of them meet changes
+// from case to case.
 func TestRanks(t *testing.T) {
 	cases := ranksCases(t)
 	for i, name := range slices.Sorted(maps.Keys(cases)) {
@@ -178,6 +179,9 @@ func TestRanks(t *testing.T) {
 			}
 			want := run(1, 0)
 			for seed, ranks := range []int{2, 3, 4, 8} {
+				if ranks == 8 && (i+1)%4 > 1 { // every second case, replicated and sharded
+					continue
+				}
 				mesh := []string{weights(i + seed)}
 				if got := run(ranks, uint64(seed), mesh...); got != want {
 					t.Errorf("%d ranks, %v:\n%s\nwant\n%s", ranks, mesh, got, want)

@@ -22,9 +22,8 @@ var (
 )
 
 var attnKinds = []attnKind{
-	plainKind, {kernels.BF16, kernels.DotFMA, kernels.Exp2Poly, 2048}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Poly,
-		2048},
-	ex2hKind, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h, 2048},
+	plainKind, {kernels.BF16, kernels.DotFMA, kernels.Exp2Poly, 2048}, ex2hKind,
+	{kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h, 2048},
 	{kernels.F32, kernels.DotFMA, kernels.Exp2Poly, 64}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h, 128},
 }
 
