@@ -103,7 +103,7 @@ type expertShare struct {
 	first, tokens int            // of the rank, among those of all
 	plan          kernels.Plan   // of the tokens at all experts
 	offsets       []int32        // of plan.Groups, as the host knows them
-	from, rows    int            // the first of this owner's rows, among those of the plan
+	rows          int            // of this owner
 	source, pair  kernels.Tensor // int32 [1, rows]: the token of each row, and its slot
 	groups        kernels.Groups // by expert of this owner, then segment
 	saved         MLPSaved
@@ -309,7 +309,7 @@ func (e *expertExchange) count(r *parallel.Rank, offsets []int32) {
 		length := s.plan.Groups.Count*n + 1
 		s.offsets, offsets = offsets[:length], offsets[length:]
 		from, to := s.rowsAt(first, end)
-		s.from, s.rows = from, to-from
+		s.rows = to - from
 		s.source, s.pair = s.plan.Source.ColRange(from, to), s.plan.Pair.ColRange(from, to)
 		if n > 0 {
 			for _, at := range s.offsets[first*n : end*n+1] {

@@ -80,7 +80,7 @@ func (e *expertExchange) shareOf(r *parallel.Rank, p expertPiece) *expertShare {
 	all := e.shares[p.rank]
 	first, end := e.experts(e.me)
 	n := all.plan.Groups.Segments
-	s := &expertShare{first: all.first, tokens: all.tokens, from: p.from, rows: p.to - p.from}
+	s := &expertShare{first: all.first, tokens: all.tokens, rows: p.to - p.from}
 	if s.rows == 0 {
 		return s
 	}

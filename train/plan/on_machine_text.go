@@ -54,8 +54,8 @@ func (o *OnMachine) String() string {
 		fmt.Fprintf(&b, "\nnot possible:\n  %s\n", strings.Join(o.Refused, "\n  "))
 	}
 	if m.Cards > 1 {
-		b.WriteString("\nThis is by plan: of meshes, four GPUs at most have run, none with weights on the host, " +
-			"packs over\nranks (parallel.context) or stages.\n")
+		b.WriteString("\nThis is by plan: of meshes, four GPUs at most have run; of packs over ranks " +
+			"(parallel.context), stages\nand weights on the host two.\n")
 	}
 	return b.String()
 }
