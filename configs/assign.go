@@ -41,6 +41,9 @@ func (f *field) assign(s *Shape, v any) error {
 	case reflect.String:
 		return f.assignString(to, v)
 	case reflect.Slice:
+		if to.Type().Elem().Kind() == reflect.Int {
+			return f.assignIntegers(to, v)
+		}
 		return assignList(to, v)
 	case reflect.Map:
 		return assignConfig(to, v)
@@ -109,6 +112,27 @@ func assignList(to reflect.Value, v any) error {
 			return fmt.Errorf("has %q twice, remove one", text)
 		}
 		list = append(list, text)
+	}
+	to.Set(reflect.ValueOf(list))
+	return nil
+}
+
+// assignIntegers accepts a list of integers of the field's range.
+func (f *field) assignIntegers(to reflect.Value, v any) error {
+	items, ok := v.([]any)
+	if !ok {
+		return mistyped(v, "a list of integers")
+	}
+	var list []int
+	for i, item := range items {
+		n, ok := item.(int64)
+		if !ok {
+			return fmt.Errorf("item %d: %w", i+1, mistyped(item, "an integer"))
+		}
+		if !f.within.holds(float64(n)) {
+			return fmt.Errorf("item %d is %d, want %v", i+1, n, f.within)
+		}
+		list = append(list, int(n))
 	}
 	to.Set(reflect.ValueOf(list))
 	return nil

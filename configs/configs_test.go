@@ -95,7 +95,11 @@ x = 1
 func TestDefaultsAreWithinTheirRanges(t *testing.T) {
 	Default() // panics otherwise
 	for _, f := range schema {
-		numeric := f.typ.Kind() == reflect.Int || f.typ.Kind() == reflect.Float64
+		kind := f.typ.Kind()
+		if kind == reflect.Slice {
+			kind = f.typ.Elem().Kind()
+		}
+		numeric := kind == reflect.Int || kind == reflect.Float64
 		if numeric != f.within.set {
 			t.Errorf("%s: a number needs a range, nothing else has one", f.key)
 		}
@@ -152,6 +156,10 @@ func TestContradictions(t *testing.T) {
 		"run.recompute=1":               `is "1", want "auto"`,
 		"lora.targets=[1]":              "item 1: is an integer, want a string",
 		"lora.targets=a,a":              "twice",
+		"pipeline.blocks=7,b":           "item 2: is a string, want an integer",
+		"pipeline.blocks=[7.5]":         "item 1: is a float, want an integer",
+		"pipeline.blocks=7,0":           "item 2 is 0, want at least 1 and at most 65536",
+		"pipeline.blocks=true":          "is true or false, want a list of integers",
 		"run.stepz=3":                   "did you mean run.steps?",
 		"optim.steps=3":                 "did you mean run.steps?",
 		"run=3":                         "is a table",

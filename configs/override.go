@@ -56,7 +56,7 @@ func overrideValue(text string) any {
 	return v
 }
 
-// overrideFor helps a shell's user: what is meant for a string needs no quotes, a list of strings no brackets.
+// overrideFor helps a shell's user: what is meant for a string needs no quotes, a list no brackets.
 func overrideFor(f *field, text string) any {
 	v := overrideValue(text)
 	_, isString := v.(string)
@@ -68,14 +68,21 @@ func overrideFor(f *field, text string) any {
 		return text
 	case f.typ.Kind() == reflect.Slice && isString && text == "":
 		return []any{}
-	case f.typ.Kind() == reflect.Slice && isString:
-		var items []any
-		for _, item := range strings.Split(v.(string), ",") {
-			items = append(items, item)
-		}
-		return items
+	case f.typ.Kind() != reflect.Slice:
+	case f.typ.Elem().Kind() == reflect.Int && (isString || kindOf(v) == "an integer"):
+		return overrideItems(text, overrideValue)
+	case isString:
+		return overrideItems(v.(string), func(item string) any { return item })
 	}
 	return v
+}
+
+// overrideItems is a list without brackets.
+func overrideItems(text string, value func(item string) any) (items []any) {
+	for _, item := range strings.Split(text, ",") {
+		items = append(items, value(item))
+	}
+	return items
 }
 
 // setConfig sets a key, possibly of a table in a table, of the new network's config.json.

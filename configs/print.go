@@ -61,6 +61,8 @@ func literal(v any) string {
 		return text
 	case []string:
 		return list(v)
+	case []int:
+		return list(v)
 	case []any:
 		return list(v)
 	case map[string]any:

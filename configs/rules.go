@@ -167,6 +167,24 @@ var rules = []rule{
 		return when(s.Pipeline.Chunks != Default().Pipeline.Chunks && s.Pipeline.Schedule != "interleaved",
 			"is of pipeline.schedule = \"interleaved\", set that or leave it out")
 	}},
+	{[]string{"pipeline.blocks", "parallel.stages", "pipeline.chunks"}, func(s *Shape) string {
+		have, stages := len(s.Pipeline.Blocks), s.Parallel.Stages
+		if stages == 0 {
+			stages = s.Parallel.Ranks
+		}
+		chunks := 1
+		if s.Pipeline.Schedule == "interleaved" {
+			chunks = s.Pipeline.Chunks
+		}
+		switch {
+		case have == 0 || s.Parallel.Ranks == 1 || stages == 0: // counted later
+			return ""
+		case stages == 1:
+			return "is of pipeline stages, and there is one, set parallel.stages too or leave it out"
+		}
+		return when(have != stages*chunks, fmt.Sprintf("has %d numbers, want one for each of %d stages of %d chunks",
+			have, stages, chunks))
+	}},
 	{[]string{"pipeline.schedule", "run.packs", "run.micro_batch"}, func(s *Shape) string {
 		stages := s.Parallel.Stages
 		if stages == 0 {

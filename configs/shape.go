@@ -395,6 +395,11 @@ type Pipeline struct {
 	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b,zero-bubble,interleaved,stream"`
 	// of blocks, that each rank has by the interleaved schedule
 	Chunks int `toml:"chunks" default:"2" range:"[2,64]"`
+	// blocks of each stage, in order, as [7, 5], interleaved of first a chunk of each rank; empty: so that the longest
+	// rank is as short as can be, by the plan's times of blocks, embedding and head
+	Blocks []int `toml:"blocks" range:"[1,65536]"`
+
+	Planned []int `toml:"-"` // blocks of each stage by the plan, where Blocks does not say
 }
 
 // Offload keeps what a device does not hold in pinned memory of the host.

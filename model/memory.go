@@ -41,6 +41,18 @@ func (m *Model) trainable() []*Param {
 	return out
 }
 
+// TrainedElements is how many weights are trained in each block, with those of the embedding in the first and of the
+// head in the last, and in all.
+func (m *Model) TrainedElements() (blocks []int, all int) {
+	blocks = make([]int, len(m.Blocks))
+	for _, p := range m.trainable() {
+		at := min(max(p.unit-blockUnit(0), 0), len(blocks)-1)
+		blocks[at] += p.Elements()
+		all += p.Elements()
+	}
+	return blocks, all
+}
+
 // tied tells whether the parameter is both embedding and head.
 func (m *Model) tied(p *Param) bool { return p == m.Embed.Param && p == m.Head.W }
 

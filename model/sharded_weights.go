@@ -6,6 +6,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/parallel"
+	"lockstep/parallel/schedule"
 )
 
 // shardedWeights are the weights of blocks that lie elsewhere than where a rank computes with them: several ranks hold
@@ -203,7 +204,7 @@ func (m *Model) cut(o Options) error {
 			m.cutBlocks(ranks)
 		}
 		if o.Stages > 1 {
-			if err := m.cutStages(ranks, o.Stages, max(o.Chunks, 1)); err != nil {
+			if err := m.cutStages(ranks, o.Stages, max(o.Chunks, 1), o.Cut); err != nil {
 				return err
 			}
 		}
@@ -256,9 +257,9 @@ func (m *Model) cutBlocks(ranks []kernels.Device) {
 	}
 }
 
-// cutStages gives each rank consecutive blocks of a pipeline, or chunks of them, so that the longest of all is as short
-// as can be.
-func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int) error {
+// cutStages gives each rank consecutive blocks of a pipeline, or chunks of them: so many as cut says, or, where that is
+// nil, so that the longest of all is as short as can be.
+func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int, cut []int) error {
 	if stages != len(ranks) {
 		return fmt.Errorf("parallel.stages: want 1, or one for each of %d ranks: several pipelines next to one "+
 			"another are not supported", len(ranks))
@@ -275,10 +276,21 @@ func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int) error {
 		return fmt.Errorf("parallel.stages: keys that an indexer of %s has selected are not sent to the next stage: "+
 			"set 1", m.Family)
 	}
+	if len(cut) == 0 {
+		cut = schedule.Even(m.blockCosts(), stages*chunks)
+	}
+	n := 0
+	for _, blocks := range cut {
+		n += blocks
+	}
+	if n != len(m.Blocks) || len(cut) != stages*chunks {
+		return fmt.Errorf("pipeline.blocks: %v are %d blocks, and %s has %d in %d stages of %d chunks: change it or "+
+			"leave it out", cut, n, m.Family, len(m.Blocks), stages, chunks)
+	}
 	list, from := m.blockParams(), 0
 	m.chunks = chunks
-	for i, to := range evenStages(m.blockCosts(), stages*chunks) {
-		i %= stages
+	for i, blocks := range cut {
+		i, to := i%stages, from+blocks
 		for _, p := range slices.Concat(list[from:to]...) {
 			p.home, p.staged = []weightHome{p.newHome(i, ranks[i], p.W.Groups)}, true
 		}
@@ -302,36 +314,6 @@ func (m *Model) blockCosts() (costs []int) {
 	}
 	costs[len(costs)-1] += m.Head.W.Elements()
 	return costs
-}
-
-// evenStages cuts blocks of some costs into so many parts, the most expensive of which is as cheap as can be. It
-// returns where each ends.
-func evenStages(costs []int, stages int) (ends []int) {
-	low, high := 0, 0
-	for _, c := range costs {
-		low, high = max(low, c), high+c
-	}
-	for low < high { // the least cost that no part exceeds
-		if most := (low + high) / 2; len(stagesOf(costs, stages, most)) <= stages {
-			high = most
-		} else {
-			low = most + 1
-		}
-	}
-	return stagesOf(costs, stages, low)
-}
-
-// stagesOf fills parts in order, each up to a cost, but leaves a block for each of those that are to follow.
-func stagesOf(costs []int, stages, most int) (ends []int) {
-	sum := 0
-	for i, c := range costs {
-		left := stages - len(ends) - 1 // parts behind this one
-		if i > 0 && sum > 0 && (sum+c > most || len(costs)-i <= left) {
-			ends, sum = append(ends, i), 0
-		}
-		sum += c
-	}
-	return append(ends, len(costs))
 }
 
 // blockParams lists the parameters of each block, but for experts that are cut over ranks.

@@ -145,7 +145,8 @@ func pipelinesOf(name string) map[string]int {
 		return map[string]int{"pipeline.schedule=stream": 2}
 	case "dense lora": // has two blocks for each of two ranks
 		return map[string]int{"pipeline.schedule=1f1b": 4, "pipeline.schedule=zero-bubble": 2,
-			"pipeline.schedule=zero-bubble run.recompute=none": 2, "pipeline.schedule=interleaved": 2}
+			"pipeline.schedule=zero-bubble run.recompute=none pipeline.blocks=1,3": 2,
+			"pipeline.schedule=interleaved":                                        2}
 	case "pairs", "stale":
 		return map[string]int{"pipeline.schedule=zero-bubble": 2, "pipeline.schedule=interleaved " + fourBlocks: 2}
 	}
@@ -373,6 +374,8 @@ func TestStagesRefused(t *testing.T) {
 			"parallel.ranks=3", "parallel.stages=3"},
 		"3 chunks of 2 stages have a block each, and qwen3_moe has 4: set fewer": {fourBlocks, "parallel.ranks=2",
 			"parallel.stages=0", "pipeline.schedule=interleaved", "pipeline.chunks=3"},
+		"[2 1] are 3 blocks, and qwen3_moe has 4 in 2 stages of 1 chunks: change it or leave it out": {fourBlocks,
+			"parallel.ranks=2", "parallel.stages=2", "pipeline.blocks=2,1"},
 		"want 1, or one for each of 2 ranks: several pipelines": {"parallel.ranks=2", "parallel.stages=2"},
 		"keys that an indexer of glm_moe_dsa has selected are not sent to the next stage: set 1": tinyDSA(
 			"parallel.ranks=2", "parallel.stages=0"),

@@ -110,7 +110,7 @@ func (j *job) close() (err error) {
 
 // prepare opens everything that the run needs. It writes nothing.
 func (j *job) prepare(r *parallel.Rank) error {
-	if err := plan.ChooseOffload(r.Dev, j.shape, plan.MemoryFor(r.Dev, j.shape)); err != nil {
+	if err := plan.ChooseAuto(r.Dev, j.shape, plan.MemoryFor(r.Dev, j.shape)); err != nil {
 		return err
 	}
 	p, err := plan.New(r.Dev, j.shape)

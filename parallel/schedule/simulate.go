@@ -2,11 +2,15 @@ package schedule
 
 import "fmt"
 
-// Costs are what tasks take, in any unit of time. Backward is the gradient of the input alone.
-type Costs struct{ Forward, Backward, Weights int }
+// Cost is what tasks of some blocks take, in any unit of time. Backward is the gradient of the input alone, Update what
+// comes behind all micro-batches.
+type Cost struct{ Forward, Backward, Weights, Update int }
+
+// Costs are those of all stages, first a chunk of each rank; or one that all have.
+type Costs []Cost
 
 // Usual has a product for each: a backward with both gradients takes twice as long as a forward.
-var Usual = Costs{Forward: 1, Backward: 1, Weights: 1}
+var Usual = Costs{{Forward: 1, Backward: 1, Weights: 1}}
 
 // Span is when a task is computed.
 type Span struct {
@@ -14,17 +18,21 @@ type Span struct {
 	From, To int
 }
 
-// cost is what a task takes.
-func (s Schedule) cost(k Kind, c Costs) int {
-	switch {
-	case k == Forward:
+// of is the cost of a chunk of a rank.
+func (c Costs) of(s Schedule, rank, chunk int) Cost { return c[(chunk*len(s.Ranks)+rank)%len(c)] }
+
+// cost is what a task of a rank takes.
+func (s Schedule) cost(rank int, t Task, costs Costs) int {
+	switch c := costs.of(s, rank, t.Chunk); {
+	case t.Kind == Forward:
 		return c.Forward
-	case k == Weights:
+	case t.Kind == Weights:
 		return c.Weights
 	case s.PutsOff():
 		return c.Backward
+	default:
+		return c.Backward + c.Weights
 	}
-	return c.Backward + c.Weights
 }
 
 // Simulate carries a schedule out: a rank begins a task when it has ended the one before, and its rows, or their
@@ -44,7 +52,7 @@ func (s Schedule) Simulate(c Costs) ([][]Span, error) {
 				if n := len(spans[rank]); n > 0 {
 					from = max(from, spans[rank][n-1].To)
 				}
-				to := from + s.cost(t.Kind, c)
+				to := from + s.cost(rank, t, c)
 				spans[rank] = append(spans[rank], Span{t, from, to})
 				done[work{t, rank}] = to
 				moved = true
@@ -103,17 +111,43 @@ func (s Schedule) begins(rank int, t Task, done map[work]int) (at int, ready boo
 	return at, true
 }
 
-// Bubble is the share of the ranks' time in which they wait.
-func (s Schedule) Bubble(c Costs) float64 {
+// Times simulates a step: how long each rank computes micro-batches, and when the last one has ended.
+func (s Schedule) Times(c Costs) (busy []int, end int) {
 	spans, err := s.Simulate(c)
 	if err != nil {
 		panic(err)
 	}
-	busy, end := 0, 0
 	for _, list := range spans {
+		sum := 0
 		for _, sp := range list {
-			busy, end = busy+sp.To-sp.From, max(end, sp.To)
+			sum, end = sum+sp.To-sp.From, max(end, sp.To)
 		}
+		busy = append(busy, sum)
 	}
-	return 1 - float64(busy)/float64(end*len(spans))
+	return busy, end
+}
+
+// Bubble is the share of the ranks' time in which they wait.
+func (s Schedule) Bubble(c Costs) float64 {
+	busy, end := s.Times(c)
+	all := 0
+	for _, n := range busy {
+		all += n
+	}
+	return 1 - float64(all)/float64(end*len(busy))
+}
+
+// End is when the longest update has ended, which begins when all ranks have computed their micro-batches: it takes the
+// norm of all gradients.
+func (s Schedule) End(c Costs) int {
+	_, end := s.Times(c)
+	longest := 0
+	for rank := range s.Ranks {
+		update := 0
+		for chunk := range s.Chunks {
+			update += c.of(s, rank, chunk).Update
+		}
+		longest = max(longest, update)
+	}
+	return end + longest
 }

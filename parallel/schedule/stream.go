@@ -47,7 +47,7 @@ func NewStream(ranks int, arrivals []int) Schedule {
 			}
 			left--
 			s.Ranks[rank] = append(s.Ranks[rank], t)
-			free[rank] = at + s.cost(t.Kind, Usual)
+			free[rank] = at + s.cost(rank, t, Usual)
 			done[work{t, rank}] = free[rank]
 		}
 	}

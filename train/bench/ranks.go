@@ -276,7 +276,7 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 		row.micros, row.bubble = plan.Bubble(s)
 	}
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
-		if err := plan.ChooseOffload(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
+		if err := plan.ChooseAuto(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
 			return err
 		}
 		p, err := plan.New(r.Dev, s)

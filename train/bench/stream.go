@@ -78,7 +78,7 @@ func Stream(ctx context.Context, s *configs.Shape, o StreamOptions) error {
 // come at intervals of so many seconds. 0: they are all there.
 func (o StreamOptions) measure(ctx context.Context, s *configs.Shape, interval float64) (row streamed, err error) {
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
-		if err := plan.ChooseOffload(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
+		if err := plan.ChooseAuto(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
 			return err
 		}
 		p, err := plan.New(r.Dev, s)

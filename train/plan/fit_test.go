@@ -199,7 +199,7 @@ func TestChooseWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	have := all.Total() * 3 / 4
-	if err := ChooseOffload(dev, s, have); err != nil {
+	if err := ChooseAuto(dev, s, have); err != nil {
 		t.Fatal(err)
 	}
 	n, err := total(s.Offload.Weights)

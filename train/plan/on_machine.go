@@ -72,7 +72,7 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 	unstaged := on // of all meshes but the pipeline, which alone has a schedule
 	if len(given) == 0 {
 		unstaged = append(unstaged, "parallel.stages=1", "pipeline.schedule="+configs.Default().Pipeline.Schedule,
-			fmt.Sprintf("pipeline.chunks=%d", configs.Default().Pipeline.Chunks))
+			fmt.Sprintf("pipeline.chunks=%d", configs.Default().Pipeline.Chunks), "pipeline.blocks=")
 	}
 	for _, set := range meshes {
 		s, err := shape(slices.Concat(unstaged, set)...)
@@ -231,6 +231,9 @@ func (o *OnMachine) open(s *configs.Shape) (p *Plan, err error) {
 		return nil, err
 	}
 	dev := o.device(s)
+	if err := chooseStages(s, o.Machine, dev); err != nil {
+		return nil, err
+	}
 	if p, err = New(dev, s); err != nil || !setup.Generates(s) {
 		return p, err
 	}

@@ -23,14 +23,14 @@ func tasks(s *configs.Shape, packs int) schedule.Schedule {
 
 // costs are what tasks take: frozen weights have no gradient, and full recompute runs each forward again.
 func costs(s *configs.Shape) schedule.Costs {
-	c := schedule.Usual
+	c := schedule.Usual[0]
 	if s.LoRA.On() {
 		c.Weights = 0
 	}
 	if s.Run.Recompute == "full" {
 		c.Backward += c.Forward
 	}
-	return c
+	return schedule.Costs{c}
 }
 
 // longestStage is the work of a pipeline's step: of its longest stage, with the longest update, which may be that of

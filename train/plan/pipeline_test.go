@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"lockstep/configs"
@@ -119,6 +121,53 @@ func checkFullest(t *testing.T, p *Plan) {
 	for k := range p.static {
 		if p.ofRank(k).Total() > n.Total() {
 			t.Errorf("rank %d takes more than %d", k, i)
+		}
+	}
+}
+
+// Blocks are cut by their times: by plan no other cut is faster, where the head takes as long as some blocks. What the
+// shape says goes before.
+func TestCutByTime(t *testing.T) {
+	machine := round
+	machine.Memory = configs.MachineMemory{Usable: 64, Host: 64}
+	seconds := func(more ...string) (float64, []int) {
+		s, err := tiny("run.packs=8", "run.micro_batch=1", "run.recompute=none", "model.config.num_hidden_layers=6",
+			"model.config.vocab_size=2048", "data.eval_samples=0", "parallel.ranks=2", "parallel.stages=2")(append(more,
+			"device.kind=cuda")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &OnMachine{Machine: machine}
+		p, err := o.open(s)
+		if err == nil {
+			_, err = p.Choose(0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, err := p.Step(machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have []int
+		for rank := range 2 {
+			for _, st := range p.Model.PipelineStages(rank) {
+				have = append(have, st.To-st.From)
+			}
+		}
+		return step.Seconds, have
+	}
+	for _, name := range []string{schedule.OneF1B, schedule.ZeroBubble} {
+		by := "pipeline.schedule=" + name
+		planned, cut := seconds(by)
+		for first := 1; first < 6; first++ {
+			took, have := seconds(by, fmt.Sprintf("pipeline.blocks=%d,%d", first, 6-first))
+			if !slices.Equal(have, []int{first, 6 - first}) {
+				t.Errorf("%d blocks are %v", first, have)
+			}
+			if took < 0.99*planned {
+				t.Errorf("%s: %v takes %g s, %v takes %g", name, cut, planned, have, took)
+			}
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 // workspace by the plan.
 func Reserved(r *parallel.Rank, s *configs.Shape) (*Plan, error) {
 	have := MemoryFor(r.Dev, s)
-	if err := ChooseOffload(r.Dev, s, have); err != nil {
+	if err := ChooseAuto(r.Dev, s, have); err != nil {
 		return nil, err
 	}
 	p, err := New(r.Dev, s)

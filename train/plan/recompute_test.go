@@ -81,7 +81,7 @@ func planOfPolicies(t *testing.T, offloaded bool) {
 
 // The room that inputs of blocks leave on a card when they go to the host is used: run.recompute = "auto" keeps more
 // there, within the same memory.
-func TestChooseOffloaded(t *testing.T) {
+func TestChooseAutoed(t *testing.T) {
 	choose := func(have int, more ...string) (*Plan, Memory) {
 		s, err := tiny(more...)("device.kind=cuda", "model.config.num_hidden_layers=7", "data.eval_samples=0",
 			"run.packs=4", "run.micro_batch=4")

@@ -5,13 +5,18 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/meta"
 	"lockstep/train/setup"
 )
 
-// ChooseOffload replaces "auto" of offload.weights and offload.host_update by what the plan of a run says, on a card
-// which may take `have` bytes, 0: unknown.
-func ChooseOffload(dev kernels.Device, s *configs.Shape, have int) error {
+// ChooseAuto replaces "auto" of offload.weights and offload.host_update by what the plan of a run says, on a card which
+// may take `have` bytes, 0: unknown, and cuts the blocks of a pipeline.
+func ChooseAuto(dev kernels.Device, s *configs.Shape, have int) error {
 	open := func(t *configs.Shape) (*Plan, error) { return New(dev, t) }
+	err := chooseStages(s, stageMachine(dev, s.Parallel.Ranks), meta.New(dev.Definition(), dev.Spare()))
+	if err != nil {
+		return err
+	}
 	if err := chooseWeights(s, have, open); err != nil || s.Offload.HostUpdate != "auto" {
 		return err
 	}

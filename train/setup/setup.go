@@ -83,6 +83,9 @@ func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	}
 	CutBy(&o, s.Parallel, ranks)
 	o.Chunks = Chunks(s)
+	if o.Cut = s.Pipeline.Blocks; len(o.Cut) == 0 {
+		o.Cut = s.Pipeline.Planned
+	}
 	return o
 }
 

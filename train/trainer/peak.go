@@ -6,6 +6,7 @@ import (
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/kernels/meta"
+	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
 	"lockstep/parallel/schedule"
@@ -66,6 +67,54 @@ func (t *Trainer) StepWork(packs, rows int) (w StepWork) {
 	w.Update = dev.Work()
 	return w
 }
+
+// UpdateWork counts the optimizer's step of the only rank, on a device that counts work.
+func (t *Trainer) UpdateWork() meta.Work {
+	dev := t.Rank.Dev.(*meta.Device)
+	dev.CountWork(true)
+	defer dev.CountWork(false)
+	t.Update(1)
+	return dev.Work()
+}
+
+// ChunkWork is what a micro-batch computes in consecutive blocks.
+type ChunkWork struct {
+	Forward, Backward meta.Work
+	Weights           meta.Work // gradients of weights that the schedule puts off
+}
+
+// ChunkWork counts a micro-batch of full packs in some blocks of the model, with the embedding where the first is among
+// them, and the head where the last is, on a device that counts work. It exchanges nothing.
+func (t *Trainer) ChunkWork(st model.Stage, packs, rows int) (w ChunkWork) {
+	r, m, b := t.Rank, t.Model, t.fullPart(min(packs, t.lanePacks()), rows)
+	dev := r.Dev.(*meta.Device)
+	counted := func(run func()) meta.Work {
+		dev.CountWork(true)
+		defer dev.CountWork(false)
+		run()
+		return dev.Work()
+	}
+	defer r.Stack.Release(r.Stack.Mark())
+	p := &model.Pass{Batch: b.upload(r), D: r.Stack.New(m.DType, b.rows(), m.Hidden)}
+	p.X, p.Dropout = r.Stack.New(m.DType, b.rows(), m.Hidden), m.DropoutAt(0, 0)
+	if plain := (&Trainer{Options: Options{Objective: optim.SFT{}}}); st.Last() {
+		p.LogProb, p.Targets = r.Stack.New(kernels.F32, 1, b.rows()), b.targets(r)
+		p.Loss = plain.loss(r, p.LogProb, b)
+	}
+	w.Forward = counted(func() { st.StepForward(r, p, t.Keep) })
+	backward := func() { st.StepBackward(r, p) }
+	if !t.putsOff() {
+		w.Backward = counted(backward)
+		return w
+	}
+	var later *parallel.WeightGrads
+	w.Backward = counted(func() { later = r.PutOff(r.Lanes(2)[1].Stack, backward) })
+	w.Weights = counted(func() { later.Compute(r) })
+	return w
+}
+
+// putsOff tells whether a pipeline puts gradients of weights off.
+func (t *Trainer) putsOff() bool { return schedule.Schedule{Name: t.PipelineSchedule}.PutsOff() }
 
 // ForwardWork counts a forward of so many packs.
 func (t *Trainer) ForwardWork(packs, rows int) meta.Work {
