@@ -8,6 +8,8 @@ type Transfers interface {
 	Reaches(other Device) error
 	// Record is the moment when everything enqueued so far is done.
 	Record() Event
+	// Tick is Record by the device's clock, which takes it longer.
+	Tick() Tick
 	// WaitEvents holds operations enqueued later until the events, of any device that is reached, have happened.
 	WaitEvents(events ...Event)
 	// CopyPeer makes copies, one by one, once the events have happened: each of Src, in the memory of a device that is
@@ -57,6 +59,12 @@ type PeerCopy struct{ Dst, Src Tensor }
 func (c PeerCopy) SameShape() bool {
 	return c.Dst.DType == c.Src.DType && c.Dst.Groups == c.Src.Groups && c.Dst.Rows == c.Src.Rows &&
 		c.Dst.Cols == c.Src.Cols
+}
+
+// Tick is a moment by a device's clock.
+type Tick interface {
+	// Since is the seconds since an earlier moment of the same device, when both have passed.
+	Since(earlier Tick) float64
 }
 
 // Event is a moment in the work of a device.

@@ -48,6 +48,7 @@ struct CUstream_st {
   unsigned long long begun = 0, done = 0;  // tasks
 };
 struct CUevent_st {
+  bool timed;
   std::chrono::steady_clock::time_point at;
   Mark mark;
 };
@@ -288,7 +289,9 @@ CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t size, CUstream s) 
   return enqueue(s, [=] { memcpy(to, (void*)from, size); });
 }
 
-CUresult cuEventCreate(CUevent* e, unsigned) { return *e = new CUevent_st(), CUDA_SUCCESS; }
+CUresult cuEventCreate(CUevent* e, unsigned flags) {
+  return *e = new CUevent_st{!(flags & CU_EVENT_DISABLE_TIMING)}, CUDA_SUCCESS;
+}
 CUresult cuEventDestroy(CUevent e) { return delete e, CUDA_SUCCESS; }
 CUresult cuEventRecord(CUevent e, CUstream s) {
   draw();
@@ -305,6 +308,7 @@ CUresult cuEventSynchronize(CUevent e) {
   return passed(e->mark), CUDA_SUCCESS;
 }
 CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
+  if (!from->timed || !to->timed) return CUDA_ERROR_INVALID_HANDLE;
   return *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count(), CUDA_SUCCESS;
 }
 

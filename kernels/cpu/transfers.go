@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"lockstep/kernels"
 )
@@ -30,6 +31,17 @@ type passed struct{}
 func (passed) Happened() bool { return true }
 
 func (passed) Synchronize() {}
+
+// tick is a moment of the host's clock.
+type tick time.Time
+
+// Tick is now: operations are done when they return.
+func (d *Device) Tick() kernels.Tick { return tick(time.Now()) }
+
+// Since is the seconds since an earlier tick.
+func (t tick) Since(earlier kernels.Tick) float64 {
+	return time.Time(t).Sub(time.Time(earlier.(tick))).Seconds()
+}
 
 // WaitEvents carries out the copies among the events that are still delayed.
 func (d *Device) WaitEvents(events ...kernels.Event) {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"lockstep/kernels"
 )
@@ -44,6 +45,16 @@ func TestCopyPeer(t *testing.T) {
 				t.Errorf("delay %d: row %d is %v", delay, r, row)
 			}
 		}
+	}
+}
+
+// Ticks tell the time.
+func TestTick(t *testing.T) {
+	d := peers(t, 1, 0)[0]
+	first := d.Tick()
+	time.Sleep(20 * time.Millisecond)
+	if s := d.Tick().Since(first); s < 0.02 || s > 10 {
+		t.Errorf("%g s, want 0.02", s)
 	}
 }
 

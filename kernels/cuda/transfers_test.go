@@ -5,6 +5,7 @@ package cuda
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -113,6 +114,27 @@ func TestReadAsync(t *testing.T) {
 		if got := read(); len(got) != 3 || got[2] != int32(i) {
 			t.Errorf("read %d gives %v", i, got)
 		}
+	}
+}
+
+// Ticks tell how long what was enqueued between them took.
+func TestTick(t *testing.T) {
+	a, _ := cudatest.Pair[*Device](t)
+	x, _ := cudatest.Normal(kernels.F32, 256, 256, 1).On(a)
+	ticks := []kernels.Tick{a.Tick()}
+	for range 3 {
+		a.Zero(x)
+		ticks = append(ticks, a.Tick())
+	}
+	if err := a.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for i := range 3 {
+		sum += ticks[i+1].Since(ticks[i])
+	}
+	if all := ticks[3].Since(ticks[0]); !(all > 0 && all < 10) || math.Abs(sum-all) > 1e-4 {
+		t.Errorf("%g s in parts, %g at once", sum, all)
 	}
 }
 

@@ -45,7 +45,8 @@ type onMesh struct {
 	micros        int     // of a step of a pipeline
 	bubble        float64 // by its schedule
 	train, sample float64 // tokens a second of training steps and of answers
-	waited        float64 // share of the ranks' time in which their hosts waited for one another in training
+	step          float64 // seconds of a training step
+	times         pipelineTimes
 	share         float64 // largest of a mixture's rows that one rank's experts had in training; 0: experts are not cut
 	bytes         int     // of the device that holds most
 	planned       int     // likewise, by plan of training
@@ -246,20 +247,6 @@ func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 	return tab.Flush()
 }
 
-// printBubble adds a row of a pipeline: the share of time in which ranks wait, measured and by the schedule. On the CPU
-// hosts wait; on GPUs it is what is missing to as many times the speed of one.
-func (m onMesh) printBubble(tab io.Writer, one onMesh) {
-	if m.ranks.Stages < 2 {
-		return
-	}
-	measured := m.waited
-	if m.kind == devices.CUDA {
-		measured = 1 - m.train/one.train/float64(m.ranks.Ranks)
-	}
-	fmt.Fprintf(tab, "\t%.3f\t%.3f\t  bubble measured, and in place of a ratio the schedule's, of %d micro-batches\n",
-		measured, m.bubble, m.micros)
-}
-
 // printShare adds a row to a table, behind some columns.
 func (m onMesh) printShare(tab io.Writer, before string) {
 	if m.share > 0 {
@@ -318,13 +305,8 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 		by.Defer = true
 		sum := sha256.New()
 		t := trainer.NewReplicated(w, r, ranks.Replicas, by)
-		var seconds float64
-		if row.train, seconds, err = timeSteps(ctx, w, t, s, o.Steps); err != nil {
+		if err := row.timeSteps(ctx, w, t, s, o.Steps); err != nil {
 			return err
-		}
-		for _, of := range w.Tallies() {
-			row.share = max(row.share, of.Share)
-			row.waited += of.Waited.Seconds() / seconds / float64(w.Size())
 		}
 		tensors := m.Tensors
 		if m.LoRA != nil {
@@ -350,27 +332,35 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 	return row, err
 }
 
-// timeSteps returns the tokens a second of some optimizer steps, and the seconds, behind one that warms up.
-func timeSteps(ctx context.Context, w *parallel.World, t *trainer.Trainer, s *configs.Shape, steps int) (speed,
-	seconds float64, err error) {
+// timeSteps times some optimizer steps, behind one that warms up.
+func (m *onMesh) timeSteps(ctx context.Context, w *parallel.World, t *trainer.Trainer, s *configs.Shape,
+	steps int) error {
 	batch := trainer.Supervised(randomPacks(s, t.Model))
 	wait := func() error { return w.Run(func(r *parallel.Rank) error { return r.Dev.Sync() }) }
 	t.Step(1, batch)
 	if err := wait(); err != nil {
-		return 0, 0, err
+		return err
 	}
 	w.Tallies()
+	tasks := t.TimeTasks()
 	began, tokens := time.Now(), 0
 	for n := range steps {
 		if err := ctx.Err(); err != nil {
-			return 0, 0, err
+			return err
 		}
 		tokens += t.Step(2+n, batch).Tokens
 	}
-	err = wait()
-	seconds = time.Since(began).Seconds()
+	err := wait()
+	m.step = time.Since(began).Seconds() / float64(steps)
+	m.train = float64(tokens) / m.step / float64(steps)
+	if m.ranks.Stages > 1 {
+		m.times = timesOf(s.Pipeline.Schedule, setup.Chunks(s), steps, tasks())
+	}
+	for _, of := range w.Tallies() {
+		m.share = max(m.share, of.Share)
+	}
 	t.Finish()
-	return float64(tokens) / seconds, seconds, err
+	return err
 }
 
 // timeAnswers times answers to random requests, and adds their ids and log-probabilities to a digest.

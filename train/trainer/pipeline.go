@@ -25,6 +25,7 @@ type pipeline struct {
 	inFlight map[passing]*inFlight
 	free     [][]*inFlight    // by chunk: that have no micro-batch any more, the first to end first
 	copies   []*kernels.Arena // empty ones, for gradients of weights that are put off
+	clock    *taskClock
 }
 
 // passing is a micro-batch in a chunk of blocks.
@@ -70,7 +71,8 @@ func (t *Trainer) openPipeline(r *parallel.Rank, m *model.Model, by portion, mic
 	if !m.PipelineStages(r.ID)[0].First() {
 		m.UseAll(r) // of a deferred update, while rows are on their way; the first rank leaves it to its forward
 	}
-	p := &pipeline{t: t, r: r, m: m, chunks: m.PipelineStages(r.ID), by: by, inFlight: map[passing]*inFlight{}}
+	p := &pipeline{t: t, r: r, m: m, chunks: m.PipelineStages(r.ID), by: by, inFlight: map[passing]*inFlight{},
+		clock: t.clock(r)}
 	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), micros)
 	p.openLanes(r)
 	return p
@@ -80,6 +82,8 @@ func (t *Trainer) openPipeline(r *parallel.Rank, m *model.Model, by portion, mic
 func (p *pipeline) streams() bool { return p.tasks.Name == schedule.Stream }
 
 func (p *pipeline) compute(task schedule.Task) {
+	p.clock.begin(task)
+	defer p.clock.end()
 	switch task.Kind {
 	case schedule.Forward:
 		p.forward(task)
@@ -153,6 +157,7 @@ func (p *pipeline) forward(task schedule.Task) {
 	if !st.First() {
 		f.pass.X = r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)
 		f.receive(before, f.pass.X)
+		p.clock.arrived()
 	}
 	if st.Last() {
 		if p.streams() {
@@ -177,6 +182,7 @@ func (p *pipeline) backward(task schedule.Task) {
 	before, behind := p.neighbours(f.lane)
 	if !st.Last() {
 		f.receive(behind, f.pass.D)
+		p.clock.arrived()
 	}
 	if p.tasks.PutsOff() {
 		f.later = f.lane.PutOff(p.copies[0], func() { st.StepBackward(f.lane, f.pass) })

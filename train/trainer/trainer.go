@@ -19,6 +19,7 @@ type Trainer struct {
 	Observe func(b *Batch) // gets each micro-batch of a step, with its log-probabilities, in order; may be nil
 
 	world *parallel.World // nil: Rank is alone
+	ticks [][]taskTicks   // see TimeTasks; nil: none are noted
 }
 
 // Options are how a trainer updates its model. They may be changed between two steps.

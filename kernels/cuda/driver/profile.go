@@ -51,6 +51,27 @@ func (c *Context) StopProfile() []kernels.KernelTime {
 	return times
 }
 
+// tick is a moment of the card's clock.
+type tick struct{ *event }
+
+// Tick is the moment when everything enqueued so far is done.
+func (c *Context) Tick() kernels.Tick {
+	c.cutSegment()
+	e := c.transfers.ticks.take(c)
+	c.Do(func() error { return e.event.Record(cu.NoStream) })
+	return tick{e}
+}
+
+// Since is the seconds since an earlier tick.
+func (t tick) Since(earlier kernels.Tick) (seconds float64) {
+	t.context.Do(func() error {
+		ms, err := earlier.(tick).event.event.Elapsed(t.event.event)
+		seconds = ms / 1e3
+		return err
+	})
+	return seconds
+}
+
 // time runs a launch between two events.
 func (p *profile) time(kernel string, launch func() error) error {
 	start, err := mark()

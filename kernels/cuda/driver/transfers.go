@@ -22,7 +22,8 @@ type transfers struct {
 	made   int // streams
 	latest int // the stream of the latest copy
 	events eventPool
-	pinned [][]byte // of reads that are over
+	ticks  eventPool // of the card's clock
+	pinned [][]byte  // of reads that are over
 }
 
 // Reaches lets the card's copy engines read the memory of another GPU, or says why they cannot.
@@ -216,7 +217,7 @@ func (t *transfers) close() (err error) {
 		err = errors.Join(err, unpin(unsafe.Pointer(&p[0])))
 	}
 	t.pinned = nil
-	return errors.Join(err, t.events.close())
+	return errors.Join(err, t.events.close(), t.ticks.close())
 }
 
 // event is a moment of a stream.
@@ -256,7 +257,11 @@ func (p *eventPool) take(c *Context) *event {
 		e.event, p.free = p.free[n-1], p.free[:n-1]
 	} else {
 		c.Do(func() (err error) {
-			e.event, err = cu.MakeEvent(cu.DisableTiming)
+			flags := cu.DisableTiming
+			if p == &c.transfers.ticks {
+				flags = cu.DefaultEvent
+			}
+			e.event, err = cu.MakeEvent(flags)
 			return err
 		})
 		p.all = append(p.all, e.event)

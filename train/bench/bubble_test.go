@@ -1,0 +1,110 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/parallel/schedule"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
+)
+
+// What is missing to twice the speed of one rank goes into four parts, by hand: two micro-batches by two ranks, of
+// which the second takes three times as long, and whose rows take a quarter of a second.
+func TestPipelineTimes(t *testing.T) {
+	span := func(kind schedule.Kind, micro int, from, ready, to float64) trainer.TaskTime {
+		return trainer.TaskTime{Task: schedule.Task{Kind: kind, Micro: micro}, From: from, Ready: ready, To: to}
+	}
+	f, b := schedule.Forward, schedule.Backward
+	step := func(at float64) [2][]trainer.TaskTime {
+		return [2][]trainer.TaskTime{
+			{span(f, 0, at, at, at+1), span(f, 1, at+1, at+1, at+2), span(b, 0, at+2, at+10.5, at+12.5),
+				span(b, 1, at+12.5, at+19.5, at+21.5)},
+			{span(f, 0, at, at+1.25, at+4.25), span(b, 0, at+4.25, at+4.25, at+10.25),
+				span(f, 1, at+10.25, at+10.25, at+13.25), span(b, 1, at+13.25, at+13.25, at+19.25)},
+		}
+	}
+	first, second := step(0), step(30)
+	p := timesOf(schedule.OneF1B, 1, 2, [][]trainer.TaskTime{append(first[0], second[0]...),
+		append(first[1], second[1]...)})
+	// means are 2 and 4 s: 1F1B takes 3 times 6
+	if want := (pipelineTimes{took: 21.5, computed: 12, even: 18, uneven: 21}); p != want {
+		t.Errorf("%+v, want %+v", p, want)
+	}
+	var out strings.Builder
+	m := onMesh{ranks: configs.Parallel{Ranks: 2, Stages: 2}, train: 16, step: 25, times: p, micros: 2, bubble: 0.25}
+	m.printBubble(&out, onMesh{train: 10}) // of 40 s for 25
+	got := strings.Join(regexp.MustCompile(`-?\d\.\d{3}`).FindAllString(out.String(), -1), " ")
+	if want := "0.200 0.250 0.240 0.120 0.020 -0.180"; got != want {
+		t.Errorf("%s, want %s:\n%s", got, want, out.String())
+	}
+}
+
+// Of a step that goes by its schedule nothing is lost to rows, whatever the chunks of each rank take.
+func TestPipelineTimesOfChunks(t *testing.T) {
+	s := schedule.New(schedule.Interleaved, 2, 2, 4)
+	costs := schedule.Costs{{Forward: 1e6, Backward: 2e6}, {Forward: 3e6, Backward: 5e6}, {Forward: 2e6, Backward: 7e6},
+		{Forward: 4e6, Backward: 9e6}}
+	spans, err := s.Simulate(costs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks := make([][]trainer.TaskTime, 2)
+	for rank, list := range spans {
+		at := 0
+		for _, sp := range list {
+			ranks[rank] = append(ranks[rank], trainer.TaskTime{Task: sp.Task, From: float64(at) / nanoseconds,
+				Ready: float64(sp.From) / nanoseconds, To: float64(sp.To) / nanoseconds})
+			at = sp.To
+		}
+	}
+	p := timesOf(schedule.Interleaved, 2, 1, ranks)
+	_, ns := s.Times(costs)
+	if end := float64(ns) / nanoseconds; math.Abs(p.uneven-end) > 1e-6 || math.Abs(p.took-end) > 1e-6 {
+		t.Errorf("%+v, want %g", p, end)
+	}
+}
+
+// The benchmark of a pipeline tells its tasks' times, and has the bits of one rank.
+func TestRanksOfPipeline(t *testing.T) {
+	for _, name := range []string{schedule.OneF1B, schedule.ZeroBubble, schedule.Interleaved} {
+		s, err := testshape.Parse([]string{"parallel.ranks=2", "parallel.stages=2", "run.packs=4", "run.micro_batch=1",
+			"model.config.num_hidden_layers=4", "pipeline.schedule=" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := Ranks(context.Background(), s, RanksOptions{Steps: 2, Out: &out}); err != nil {
+			t.Fatal(err)
+		}
+		sum, parts := 0.0, regexp.MustCompile(`(?m)^ *(-?\d\.\d{3})(?: +\d\.\d{3})?  +(missing|the schedule|as )`).
+			FindAllStringSubmatch(out.String(), -1)
+		if len(parts) != 5 {
+			t.Fatalf("%s: %q of\n%s", name, parts, out.String())
+		}
+		for i, part := range parts {
+			n := number(t, part[1])
+			if i == 0 {
+				n = -n
+			}
+			sum += n
+		}
+		if math.Abs(sum) > 0.003 {
+			t.Errorf("%s: parts are not the whole, by %.3f:\n%s", name, sum, out.String())
+		}
+	}
+}
+
+func number(t *testing.T, text string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

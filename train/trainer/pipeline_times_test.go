@@ -1,0 +1,48 @@
+package trainer_test
+
+import (
+	"testing"
+
+	"lockstep/data"
+	"lockstep/model"
+	"lockstep/parallel"
+	"lockstep/parallel/schedule"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
+)
+
+// The ranks of a pipeline note the tasks of each step in their order, one behind the other. The second one waits for
+// its first rows at least, the first one for none.
+func TestTimeTasks(t *testing.T) {
+	s, err := testshape.Parse([]string{"parallel.ranks=2", "parallel.stages=2", "pipeline.schedule=zero-bubble"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}, {sequence(2, 7)}, {sequence(5, 9)}})
+	tasks := schedule.New(schedule.ZeroBubble, 2, 1, len(batch.Packs))
+	onRanks(t, s, 2, 1, false, func(_ *parallel.Rank, _ model.Replicas, tr *trainer.Trainer) {
+		end := tr.TimeTasks()
+		tr.Step(1, batch)
+		tr.Step(2, batch)
+		times := end()
+		tr.Step(3, batch)
+		for rank, list := range times {
+			if n := len(tasks.Ranks[rank]); len(list) != 2*n {
+				t.Fatalf("rank %d has noted %d tasks, want %d twice", rank, len(list), n)
+			}
+			at := 0.0
+			for i, of := range list {
+				if of.Task != tasks.Ranks[rank][i%len(tasks.Ranks[rank])] {
+					t.Errorf("rank %d, task %d is %v", rank, i, of.Task)
+				}
+				if of.From < at || of.Ready < of.From || of.To <= of.Ready {
+					t.Errorf("rank %d: %+v begins before %g", rank, of, at)
+				}
+				at = of.To
+			}
+			if first := list[0]; (first.Ready > first.From) != (rank == 1) {
+				t.Errorf("rank %d waits for its first rows: %+v", rank, first)
+			}
+		}
+	})
+}
