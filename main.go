@@ -1401,7 +1401,8 @@ func benchRanksCommand() *cobra.Command {
 			"and by a usual one routers that are trained soon send nearly all tokens to a few experts. With experts\n" +
 			"on several ranks, random routers (no model.path) get rows that are the same on each: a token's experts\n" +
 			"are then copies, one at each rank, and shares of rows are even, as a balanced mixture's are. With\n" +
-			"--peer, transformers trains as many packs, on one rank and on all with FSDP2.\n\n" +
+			"--peer, transformers trains as many packs, on one rank and on all with FSDP2. With --kernels, a table\n" +
+			"says how much longer each kernel of a step takes than for as many packs of one rank.\n\n" +
 			"Of a shape with [rl] it times whole steps of reinforcement learning, as a run takes them behind its\n" +
 			"warm start: of the step that takes the median, seconds of sampling, of the update and of the rest,\n" +
 			"and the longest step, on one rank and on --ranks.",
@@ -1417,7 +1418,7 @@ func benchRanksCommand() *cobra.Command {
 			if s.RL.Objective == "" {
 				return bench.Ranks(c.Context(), s, o)
 			}
-			for _, flag := range []string{"alone", "peer", "requests", "prompt", "new", "seed"} {
+			for _, flag := range []string{"alone", "kernels", "peer", "requests", "prompt", "new", "seed"} {
 				if c.Flags().Changed(flag) {
 					return fmt.Errorf("--%s: does nothing for a shape with [rl], whose own steps are timed: remove it",
 						flag)
@@ -1430,6 +1431,7 @@ func benchRanksCommand() *cobra.Command {
 	ranks.flag(c)
 	f.BoolVar(&o.Alone, "alone", false, "measure the ranks alone, next to the plan of the machine: for models that "+
 		"one rank does not hold")
+	f.BoolVar(&o.Kernels, "kernels", false, "also time each kernel of one more step, on GPUs")
 	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
 	f.IntVar(&o.Requests, "requests", 256, "answers of each rank; 0: it trains alone")
 	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")

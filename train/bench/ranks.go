@@ -33,6 +33,7 @@ type RanksOptions struct {
 	New      Span   // tokens; nothing else ends an answer
 	Seed     uint64 // of the requests
 	Alone    bool   // what one rank does is not measured: the model need not fit on one
+	Kernels  bool   // one more step is taken, of which every kernel is timed
 	Peer     string // Python interpreter with torch and transformers, which train on as many ranks; "": no peer
 	Out      io.Writer
 }
@@ -53,8 +54,9 @@ type onMesh struct {
 	pinned        int     // of the host, by all ranks
 	keep          model.Policy
 	answers       []plan.Answer
-	config        []byte // config.json of the model
-	digest        string // of trained weights and answers
+	kernels       stepKernels // of RanksOptions.Kernels
+	config        []byte      // config.json of the model
+	digest        string      // of trained weights and answers
 }
 
 // peerOnRanks is what the peer reached on some ranks.
@@ -91,6 +93,9 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	if o.Alone && o.Peer != "" {
 		return fmt.Errorf("--alone --peer %s: the peer trains on one rank too, remove one of the two", o.Peer)
 	}
+	if o.Alone && o.Kernels {
+		return errors.New("--alone --kernels: kernels are compared with those of one rank, remove one of the two")
+	}
 	if o.Steps < 1 || o.Requests < 0 {
 		return fmt.Errorf("--steps %d --requests %d: want at least 1 and 0", o.Steps, o.Requests)
 	}
@@ -125,6 +130,11 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	o.head(&many, rows[1])
 	if err := errors.Join(printRanks(o.Out, rows[0], rows[1], peers), failed); err != nil {
 		return err
+	}
+	if o.Kernels {
+		if err := printStepKernels(o.Out, rows[0].kernels, rows[1].kernels, s.Parallel.Ranks); err != nil {
+			return err
+		}
 	}
 	if rows[0].digest != rows[1].digest {
 		return fmt.Errorf("the ranks trained other weights or gave other answers: SHA-256 %.16s, of one rank %.16s",
@@ -314,6 +324,17 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 		}
 		for _, t := range tensors() {
 			if err := t.Write(sum); err != nil {
+				return err
+			}
+		}
+		if o.Kernels {
+			row.kernels.seconds = seconds / float64(o.Steps)
+			batch := trainer.Supervised(randomPacks(s, m))
+			row.kernels.times, err = profileRanks(w, func() trainer.StepResult {
+				defer t.Finish()
+				return t.Step(2+o.Steps, batch)
+			})
+			if err != nil {
 				return err
 			}
 		}
