@@ -150,6 +150,12 @@ type Groups struct {
 	Chain bool
 }
 
+// GradRows are more rows of a weight gradient, with segments of their own in the same groups.
+type GradRows struct {
+	DY, X  Tensor
+	Groups *Groups
+}
+
 // Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert,
 // then by token.
 type Plan struct {

@@ -30,7 +30,7 @@ func (m *Model) FewTokens() (n int) {
 func (e *expertExchange) dispatchFew(r *parallel.Rank, by *Routing) {
 	segments, tokens, topK := e.segments(), e.tokens(), e.m.TopK
 	n, pairs := len(segments)-1, tokens*topK
-	s := &expertShare{tokens: tokens, rows: pairs, plan: kernels.Plan{
+	s := &expertShare{rank: -1, tokens: tokens, rows: pairs, plan: kernels.Plan{
 		Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: n},
 		Source: r.Stack.New(kernels.I32, 1, pairs)}}
 	s.plan.Groups.Offsets = r.Stack.New(kernels.I32, 1, s.plan.Groups.Count*n+1)

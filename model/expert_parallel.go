@@ -79,12 +79,14 @@ func expertRange(rank, ranks, experts int) (from, to int) {
 
 // expertExchange brings the tokens of all ranks to the owners of their experts, and the owners' rows back.
 type expertExchange struct {
-	m       *MoE
-	u       kernels.Tensor // [T, H]: this rank's tokens
-	ranks   [][]int32      // row offsets of the segments of each rank's tokens
-	me      int            // this rank's place among them
-	trains  bool           // Backward may follow at some rank
-	all     kernels.Tensor // [tokens of all ranks, H]: their inputs, and then the gradients of their outputs
+	m      *MoE
+	u      kernels.Tensor // [T, H]: this rank's tokens
+	ranks  [][]int32      // row offsets of the segments of each rank's tokens
+	me     int            // this rank's place among them
+	trains bool           // Backward may follow at some rank
+	// all is [tokens of all ranks, H]: their inputs, and then the gradients of their outputs. This rank's own are read
+	// where they are (see of), unless tokens are few.
+	all     kernels.Tensor
 	weights kernels.Tensor // F32 [tokens of all ranks, K]
 
 	shares   []*expertShare       // of each rank's tokens; of few tokens, and in a plan, one of all
@@ -100,6 +102,7 @@ type expertExchange struct {
 
 // expertShare is what an owner computes for the tokens of a rank: their rows at its experts, by expert, then segment.
 type expertShare struct {
+	rank          int            // -1: all of them
 	first, tokens int            // of the rank, among those of all
 	plan          kernels.Plan   // of the tokens at all experts
 	offsets       []int32        // of plan.Groups, as the host knows them
@@ -113,6 +116,14 @@ type expertShare struct {
 // of is the rows of the rank's tokens, of those of all.
 func (s *expertShare) of(all kernels.Tensor) kernels.Tensor {
 	return all.RowRange(s.first, s.first+s.tokens)
+}
+
+// of is the rows of a share's tokens: own, of this rank's, or among those of all.
+func (e *expertExchange) of(s *expertShare, own, all kernels.Tensor) kernels.Tensor {
+	if s.rank == e.me {
+		return own
+	}
+	return s.of(all)
 }
 
 // A rank begins an exchange by telling the others the place of its mixture, whether it trains, and its segments. One
@@ -146,7 +157,7 @@ func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, segments []int32, k *
 func (e *expertExchange) gatherInputs(r *parallel.Rank, u kernels.Tensor) {
 	e.u, e.all = u, r.Stack.New(u.DType, e.tokens(), u.Cols)
 	if !e.few() {
-		e.gathered = beginGather(r, parallel.Pair{Dst: e.all, Src: u})
+		e.gathered = beginGatherOthers(r, parallel.Pair{Dst: e.all, Src: u})
 	}
 }
 
@@ -192,9 +203,10 @@ func (e *expertExchange) tokensOf(rank int) int {
 }
 
 // newShare has memory for the plan of some tokens but for where their rows lie.
-func (e *expertExchange) newShare(r *parallel.Rank, first, tokens, segments int, offsets kernels.Tensor) *expertShare {
+func (e *expertExchange) newShare(r *parallel.Rank, rank, first, tokens, segments int,
+	offsets kernels.Tensor) *expertShare {
 	pairs := tokens * e.m.TopK
-	return &expertShare{first: first, tokens: tokens, plan: kernels.Plan{
+	return &expertShare{rank: rank, first: first, tokens: tokens, plan: kernels.Plan{
 		Groups: kernels.Groups{Offsets: offsets, Count: e.m.Router.W.W.Rows, Segments: segments},
 		Source: r.Stack.New(kernels.I32, 1, pairs), Pair: r.Stack.New(kernels.I32, 1, pairs)}}
 }
@@ -234,7 +246,8 @@ func (e *expertExchange) dispatchShares(r *parallel.Rank, by *Routing) (offsets 
 	first, at := 0, 0
 	for rank, segments := range e.ranks {
 		n := e.tokensOf(rank)
-		e.shares = append(e.shares, e.newShare(r, first, n, len(segments)-1, offsets.ColRange(at, at+length(rank))))
+		e.shares = append(e.shares,
+			e.newShare(r, rank, first, n, len(segments)-1, offsets.ColRange(at, at+length(rank))))
 		first, at = first+n, at+length(rank)
 	}
 	e.own().plan.RowOf = r.Stack.New(kernels.I32, e.tokensOf(e.me), topK)
@@ -262,7 +275,7 @@ func (e *expertExchange) dispatchPlanned(r *parallel.Rank, by *Routing) {
 	segments := e.segments()
 	n := len(segments) - 1
 	e.weights = r.Stack.New(kernels.F32, tokens, topK)
-	s := e.newShare(r, 0, tokens, n, r.Stack.New(kernels.I32, 1, e.m.Router.W.W.Rows*n+len(e.ranks)))
+	s := e.newShare(r, -1, 0, tokens, n, r.Stack.New(kernels.I32, 1, e.m.Router.W.W.Rows*n+len(e.ranks)))
 	s.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
 	e.shares = []*expertShare{s}
 	mark := r.Stack.Mark()
@@ -368,7 +381,7 @@ func (e *expertExchange) compute(r *parallel.Rank, s *expertShare, k *Keep, gath
 	}
 	s.y = e.m.Experts.forwardOf(r, s.rows, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
 		x := r.Stack.New(e.all.DType, s.rows, e.all.Cols)
-		r.Dev.Gather(x, s.of(e.all), s.source)
+		r.Dev.Gather(x, e.of(s, e.u, e.all), s.source)
 		gathered()
 		return x
 	}, &s.groups, k, SaveExperts, &s.saved)
@@ -479,7 +492,7 @@ func (e *expertExchange) gatherGradients(r *parallel.Rank, b *Batch) {
 	if b == nil || b.again != e.m || e.pieces != nil || e.ahead {
 		return
 	}
-	e.ahead, e.gathered = true, beginGather(r, parallel.Pair{Dst: e.all, Src: b.dout})
+	e.ahead, e.gathered = true, beginGatherOthers(r, parallel.Pair{Dst: e.all, Src: b.dout})
 	e.gathered.Unpin() // what is allocated meanwhile is released meanwhile: both lie below
 }
 
@@ -491,7 +504,7 @@ func (e *expertExchange) beginGradients(r *parallel.Rank, dout kernels.Tensor) k
 		all = r.Stack.New(dout.DType, e.tokens(), dout.Cols)
 	}
 	if !e.ahead {
-		e.gathered = beginGather(r, parallel.Pair{Dst: all, Src: dout})
+		e.gathered = beginGatherOthers(r, parallel.Pair{Dst: all, Src: dout})
 		e.gathered.Unpin() // what is allocated meanwhile stays until it is awaited, or is released above both
 	}
 	return all
@@ -503,17 +516,19 @@ func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dout kernels.T
 	all := e.beginGradients(r, dout)
 	if e.pieces != nil {
 		endGather(r, e.gathered)
-		e.backwardPieces(r, dx, dweights, all)
+		e.backwardPieces(r, dx, dweights, dout, all)
 		return
 	}
 	e.receive(r)
 	received := r.Stack.New(kernels.F32, e.received.Rows, 1)
 	computed, dw := e.inputGrads(r, dout, all, received)
+	var rows []mlpRows
 	for _, s := range e.shares {
 		if s.rows > 0 {
-			s.saved.weightGrads(r, &s.groups)
+			rows = append(rows, mlpRows{&s.saved, &s.groups})
 		}
 	}
+	e.m.Experts.weightGrads(r, rows...)
 	if r.Experts == nil { // a plan
 		e.countRows(r, e.received, received)
 		r.Dev.Combine(dx, e.received, kernels.Tensor{}, e.plannedRows(dx.Rows))
@@ -545,7 +560,7 @@ func (e *expertExchange) inputGrads(r *parallel.Rank, dout, all, received kernel
 		e.bring(r, step, parallel.Pair{Dst: e.received, Src: y}, parallel.Pair{Dst: received, Src: w})
 	}
 	if !first {
-		dx, dw = own.inputGrad(r, own.of(all), own.of(e.weights))
+		dx, dw = own.inputGrad(r, e.of(own, dout, all), own.of(e.weights))
 	}
 	return dx, dw
 }
@@ -576,15 +591,28 @@ func (e *expertExchange) countRows(r *parallel.Rank, list ...kernels.Tensor) {
 
 // beginGather begins to fill tensors with the rows of all ranks' tokens; nil: it only counts them, in a plan.
 func beginGather(r *parallel.Rank, pairs ...parallel.Pair) *parallel.Exchange {
-	if r.Experts == nil { // a plan
-		bytes := 0
-		for _, p := range pairs {
-			bytes += p.Dst.Bytes() - p.Src.Bytes()
-		}
-		kernels.CountExchange(r.Dev, kernels.ExchangeTokens, bytes)
-		return nil
+	if r.Experts == nil {
+		return countGather(r, pairs)
 	}
 	return r.Experts.AllGather(pairs...)
+}
+
+// beginGatherOthers is beginGather without this rank's own rows.
+func beginGatherOthers(r *parallel.Rank, pairs ...parallel.Pair) *parallel.Exchange {
+	if r.Experts == nil {
+		return countGather(r, pairs)
+	}
+	return r.Experts.GatherOthers(pairs...)
+}
+
+// countGather tells a plan how many bytes of other ranks come.
+func countGather(r *parallel.Rank, pairs []parallel.Pair) *parallel.Exchange {
+	bytes := 0
+	for _, p := range pairs {
+		bytes += p.Dst.Bytes() - p.Src.Bytes()
+	}
+	kernels.CountExchange(r.Dev, kernels.ExchangeTokens, bytes)
+	return nil
 }
 
 // endGather waits for what has begun.

@@ -80,7 +80,7 @@ func (e *expertExchange) shareOf(r *parallel.Rank, p expertPiece) *expertShare {
 	all := e.shares[p.rank]
 	first, end := e.experts(e.me)
 	n := all.plan.Groups.Segments
-	s := &expertShare{first: all.first, tokens: all.tokens, rows: p.to - p.from}
+	s := &expertShare{rank: all.rank, first: all.first, tokens: all.tokens, rows: p.to - p.from}
 	if s.rows == 0 {
 		return s
 	}
@@ -143,14 +143,14 @@ func (e *expertExchange) combinePieces(r *parallel.Rank, out, weights kernels.Te
 }
 
 // backwardPieces is backward, which computes the outputs again.
-func (e *expertExchange) backwardPieces(r *parallel.Rank, dx, dweights, dall kernels.Tensor) {
+func (e *expertExchange) backwardPieces(r *parallel.Rank, dx, dweights, dout, all kernels.Tensor) {
 	pairs := dweights.Len()
 	dxs, dws := r.Stack.New(dx.DType, pairs, dx.Cols), r.Stack.New(kernels.F32, pairs, 1)
 	e.byPiece(r, []kernels.Tensor{dxs, dws}, func(s *expertShare) []kernels.Tensor {
 		e.compute(r, s, nil, func() {})
-		dxp, dw := s.inputGrad(r, s.of(dall), s.of(e.weights))
+		dxp, dw := s.inputGrad(r, e.of(s, dout, all), s.of(e.weights))
 		if s.rows > 0 {
-			s.saved.weightGrads(r, &s.groups)
+			e.m.Experts.weightGrads(r, mlpRows{&s.saved, &s.groups})
 		}
 		return []kernels.Tensor{dxp, dw}
 	})

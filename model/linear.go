@@ -250,7 +250,7 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 	dx := r.Stack.New(dy.DType, dy.Rows, l.W.W.Cols)
 	defer r.Stack.Release(r.Stack.Mark())
 	l.writeInputGrad(r, dx, dy, g, s)
-	l.weightGrads(r, rows, s)
+	l.weightGrads(r, linearRows{s, rows})
 	return dx
 }
 
@@ -281,33 +281,47 @@ func (l *Linear) writeInputGrad(r *parallel.Rank, dx, dy kernels.Tensor, g *kern
 	}
 }
 
-// weightGrads adds the gradients of all weights behind inputGrad.
-func (l *Linear) weightGrads(r *parallel.Rank, rows *kernels.Groups, s *LinearSaved) {
-	for _, sub := range l.Subs {
-		if sub.Bias != nil && sub.Bias.Trained() {
-			r.Dev.BiasGrad(sub.Bias.Grad, s.dy.ColRange(sub.From, sub.To), rows)
-		}
-	}
-	if !l.A.IsNil() {
-		l.adapterGrads(r, rows, s)
-	}
-	l.weightGrad(r, s.dy, s.Read, rows)
+// linearRows is what a forward has saved of some rows, and their groups.
+type linearRows struct {
+	*LinearSaved
+	groups *kernels.Groups
 }
 
-// weightGrad adds the gradient of the weight, from what forward read.
-func (l *Linear) weightGrad(r *parallel.Rank, dy, read kernels.Tensor, rows *kernels.Groups) {
-	if !l.W.Trained() {
+// weightGrads adds the gradients of all weights behind inputGrad, of the first rows first.
+func (l *Linear) weightGrads(r *parallel.Rank, rows ...linearRows) {
+	var places []kernels.GradRows
+	for _, s := range rows {
+		for _, sub := range l.Subs {
+			if sub.Bias != nil && sub.Bias.Trained() {
+				r.Dev.BiasGrad(sub.Bias.Grad, s.dy.ColRange(sub.From, sub.To), s.groups)
+			}
+		}
+		if !l.A.IsNil() {
+			l.adapterGrads(r, s.groups, s.LinearSaved)
+		}
+		places = append(places, kernels.GradRows{DY: s.dy, X: s.Read, Groups: s.groups})
+	}
+	l.weightGrad(r, places...)
+}
+
+// weightGrad adds the gradient of the weight, from what forward read: places of rows one after the other.
+func (l *Linear) weightGrad(r *parallel.Rank, places ...kernels.GradRows) {
+	if !l.W.Trained() || len(places) == 0 {
 		return
 	}
 	defer r.Stack.Release(r.Stack.Mark())
 	if l.rounding(r, grads) != quant.AsTrained {
-		for _, x := range []*kernels.Tensor{&dy, &read} {
-			out := r.Stack.New(x.DType, x.Rows, x.Cols)
-			l.ops.coder.FakeQuantizeRows(out, *x, rows)
-			*x = out
+		for i := range places {
+			p := &places[i]
+			for _, x := range []*kernels.Tensor{&p.DY, &p.X} {
+				out := r.Stack.New(x.DType, x.Rows, x.Cols)
+				l.ops.coder.FakeQuantizeRows(out, *x, p.Groups)
+				*x = out
+			}
 		}
 	}
-	r.WeightGrad(l.W.Grad, dy, read, rows)
+	first := places[0]
+	r.WeightGrad(l.W.Grad, first.DY, first.X, first.Groups, places[1:]...)
 }
 
 // adapterInputGrad is the gradient of x A^T of all adapters, round(Scale * round(dy B)), [T, sum of ranks].

@@ -65,7 +65,7 @@ func (m *MLP) forwardOf(r *parallel.Rank, rows int, use inputUse, x func() kerne
 // backward is dx from dy; g and rows as in [Linear.Backward].
 func (s *MLPSaved) backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups) kernels.Tensor {
 	dx := s.inputGrad(r, dy, g)
-	s.weightGrads(r, rows)
+	s.layer.weightGrads(r, mlpRows{s, rows})
 	return dx
 }
 
@@ -78,10 +78,21 @@ func (s *MLPSaved) inputGrad(r *parallel.Rank, dy kernels.Tensor, g *kernels.Gro
 	return m.GateUp.inputGrad(r, dgu, g, &s.GateUpIn)
 }
 
-// weightGrads adds the gradients of weights behind inputGrad.
-func (s *MLPSaved) weightGrads(r *parallel.Rank, rows *kernels.Groups) {
-	s.layer.Down.weightGrads(r, rows, &s.DownIn)
-	s.layer.GateUp.weightGrads(r, rows, &s.GateUpIn)
+// mlpRows is what a forward has saved of some rows, and their groups.
+type mlpRows struct {
+	*MLPSaved
+	groups *kernels.Groups
+}
+
+// weightGrads adds the gradients of weights behind inputGrad, of the first rows first.
+func (m *MLP) weightGrads(r *parallel.Rank, rows ...mlpRows) {
+	var down, gateUp []linearRows
+	for _, s := range rows {
+		down = append(down, linearRows{&s.DownIn, s.groups})
+		gateUp = append(gateUp, linearRows{&s.GateUpIn, s.groups})
+	}
+	m.Down.weightGrads(r, down...)
+	m.GateUp.weightGrads(r, gateUp...)
 }
 
 // Linears are both projections.

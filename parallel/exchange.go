@@ -101,12 +101,19 @@ func sources(pairs []Pair) (list []kernels.Tensor) {
 
 // AllGather copies the rows of all members to Dst of each pair, one member's below the other's. Each has as many rows
 // as it has; the types and columns are the same.
-func (g *Group) AllGather(pairs ...Pair) *Exchange {
+func (g *Group) AllGather(pairs ...Pair) *Exchange { return g.gatherRows(true, pairs) }
+
+// GatherOthers is AllGather of the other members' rows: the place of this one's own in Dst stays as it is.
+func (g *Group) GatherOthers(pairs ...Pair) *Exchange { return g.gatherRows(false, pairs) }
+
+func (g *Group) gatherRows(own bool, pairs []Pair) *Exchange {
 	return g.exchange("all-gather", post{src: sources(pairs)}, func(posts []post) (pieces []piece) {
 		for k, pair := range pairs {
 			at := 0
 			for i, p := range posts {
-				pieces = append(pieces, piece{i, pair.Dst.RowRange(at, at+p.src[k].Rows), p.src[k]})
+				if own || i != g.Me {
+					pieces = append(pieces, piece{i, pair.Dst.RowRange(at, at+p.src[k].Rows), p.src[k]})
+				}
 				at += p.src[k].Rows
 			}
 			if at != pair.Dst.Rows {

@@ -40,12 +40,19 @@ func (r *Rank) GradStack() *kernels.Arena {
 func (r *Rank) PutsOff() bool { return r.putOff != nil }
 
 // WeightGrad is that of the device, or put off. Of one weight either all come here or none, in the order of packs.
-func (r *Rank) WeightGrad(dw, dy, x kernels.Tensor, rows *kernels.Groups) {
-	w := r.putOff
-	if w == nil {
-		r.Dev.WeightGrad(dw, dy, x, rows)
+func (r *Rank) WeightGrad(dw, dy, x kernels.Tensor, rows *kernels.Groups, then ...kernels.GradRows) {
+	if r.putOff == nil {
+		r.Dev.WeightGrad(dw, dy, x, rows, then...)
 		return
 	}
+	r.putOff.add(r, dw, dy, x, rows)
+	for _, p := range then {
+		r.putOff.add(r, dw, p.DY, p.X, p.Groups)
+	}
+}
+
+// add puts a gradient off.
+func (w *WeightGrads) add(r *Rank, dw, dy, x kernels.Tensor, rows *kernels.Groups) {
 	of := weightGrad{dw: dw, dy: dy, x: x, rows: *rows}
 	if !w.Copies.Below(w.Copies.Mark(), dy) {
 		of.dy = w.copy(r, dy)

@@ -17,9 +17,16 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 	d.product("MatMulT", out, g, terms, true)
 }
 
-// WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment; with Groups.Chain it continues its
-// own.
-func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+// WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment, of the first rows first; with
+// Groups.Chain it continues its own.
+func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups, then ...kernels.GradRows) {
+	d.weightGrad(dw, dy, x, g)
+	for _, p := range then {
+		d.weightGrad(dw, p.DY, p.X, p.Groups)
+	}
+}
+
+func (d *Device) weightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	if g != nil && g.Interleaved {
 		d.weightGradInterleaved(dw, dy, x, g)
 		return

@@ -47,7 +47,9 @@ func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.
 func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
 	d.product(out, g, terms)
 }
-func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups)       { d.weightGrad(dw, dy, x, g) }
+func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups, then ...kernels.GradRows) {
+	d.weightGrad(dw, append([]kernels.GradRows{{DY: dy, X: x, Groups: g}}, then...))
+}
 func (d *Device) StoreKV(_ kernels.KV, k, v kernels.Tensor, _ *kernels.Layout) { d.rows(k, k, v, v) }
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	d.attention(Attention, kv, l, 0, a, out, lse, q)

@@ -174,11 +174,16 @@ func touched(g *kernels.Groups, matrices, rows int) float64 {
 	return 1 - math.Pow(1-1/float64(matrices), float64(rows))
 }
 
-// weightGrad counts 2*M*N*K FLOPs; dw is read and written.
-func (d *Device) weightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	if d.work != nil {
-		d.count(kindOf(g), 2*float64(dy.Rows)*float64(dw.Rows)*float64(dw.Cols), bytesOf(dw, dw, dy, x))
+// weightGrad counts 2*M*N*K FLOPs; dw is read and written once.
+func (d *Device) weightGrad(dw kernels.Tensor, places []kernels.GradRows) {
+	if d.work == nil {
+		return
 	}
+	rows, bytes := 0, bytesOf(dw, dw)
+	for _, p := range places {
+		rows, bytes = rows+p.DY.Rows, bytes+bytesOf(p.DY, p.X)
+	}
+	d.count(kindOf(places[0].Groups), 2*float64(rows)*float64(dw.Rows)*float64(dw.Cols), bytes)
 }
 
 // keysOf is how many keys all rows of a layout read together, each at most so many (0: all up to its own), and how many

@@ -243,8 +243,8 @@ func (d *recorder) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kerne
 	d.note("MatMulT", g, out.Rows, out.Cols, terms[0].X.Cols)
 }
 
-func (d *recorder) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	d.Device.WeightGrad(dw, dy, x, g)
+func (d *recorder) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups, then ...kernels.GradRows) {
+	d.Device.WeightGrad(dw, dy, x, g, then...)
 	d.note("WeightGrad", g, dw.Rows, dw.Cols, dy.Rows)
 }
 

@@ -15,14 +15,15 @@ import (
 
 // Constants of the sources.
 const (
-	dequantizeRows   = 4    // dequantize.cu
-	dequantizeWarps  = 8    // dequantize.cu
-	matmulPart       = 5120 // matmul.cu
-	matmulStages     = 3    // matmul.cu
-	matmulThreads    = 256  // matmul.cu
-	matmulTile       = 128  // matmul.cu
-	productMaxGroups = 1024 // product.cuh
-	productMostTerms = 5    // product.cuh
+	dequantizeRows            = 4    // dequantize.cu
+	dequantizeWarps           = 8    // dequantize.cu
+	matmulPart                = 5120 // matmul.cu
+	matmulStages              = 3    // matmul.cu
+	matmulThreads             = 256  // matmul.cu
+	matmulTile                = 128  // matmul.cu
+	productMaxGroups          = 1024 // product.cuh
+	productMostTerms          = 5    // product.cuh
+	weightgradWgmmaMostPlaces = 4    // weightgrad_wgmma.cu
 )
 
 // fp8x128BlockScales is struct BlockScales of fp8x128.cu.
@@ -115,17 +116,36 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(quantizedScales{}.wide)-128]
 )
 
-// weightgradWgmmaPair is struct Pair of weightgrad_wgmma.cu.
-type weightgradWgmmaPair struct {
-	dy driver.TensorMap
-	x  driver.TensorMap
+// weightgradWgmmaPlace is struct Place of weightgrad_wgmma.cu.
+type weightgradWgmmaPlace struct {
+	dy       driver.TensorMap
+	x        driver.TensorMap
+	offsets  cu.DevicePtr
+	segments int32
+	_        [52]byte
 }
 
 // They lie in memory as in C.
 var (
-	_ = [1]bool{}[unsafe.Sizeof(weightgradWgmmaPair{})-256]
-	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPair{}.dy)-0]
-	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPair{}.x)-128]
+	_ = [1]bool{}[unsafe.Sizeof(weightgradWgmmaPlace{})-320]
+	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPlace{}.dy)-0]
+	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPlace{}.x)-128]
+	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPlace{}.offsets)-256]
+	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPlace{}.segments)-264]
+)
+
+// weightgradWgmmaPlaces is struct Places of weightgrad_wgmma.cu.
+type weightgradWgmmaPlaces struct {
+	of    [4]weightgradWgmmaPlace
+	count int32
+	_     [60]byte
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(weightgradWgmmaPlaces{})-1344]
+	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPlaces{}.of)-0]
+	_ = [1]bool{}[unsafe.Offsetof(weightgradWgmmaPlaces{}.count)-1280]
 )
 
 // Names of kernels.
@@ -337,24 +357,21 @@ func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, varian
 
 // launchWeightGradWgmma enqueues a kernel of weightgrad_wgmma.cu: weight_grad_wide, weight_grad_square,
 // weight_grad_few.
-func launchWeightGradWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
-	sharedBytes int, maps *weightgradWgmmaPair, dw P1, offsets P2, groups, segments, sharing, goesOn, n, k int) {
+func launchWeightGradWgmma[P1 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
+	sharedBytes int, places *weightgradWgmmaPlaces, dw P1, groups, sharing, goesOn, n, k int) {
 	params := struct {
-		maps     weightgradWgmmaPair
-		dw       cu.DevicePtr
-		offsets  cu.DevicePtr
-		groups   int32
-		segments int32
-		sharing  int32
-		goesOn   int32
-		n        int32
-		k        int32
+		places  weightgradWgmmaPlaces
+		dw      cu.DevicePtr
+		groups  int32
+		sharing int32
+		goesOn  int32
+		n       int32
+		k       int32
 	}{
-		maps: *maps, dw: driver.AtType(dw, kernels.F32), offsets: driver.AtType(offsets, kernels.I32),
-		groups: driver.Int32(groups), segments: driver.Int32(segments), sharing: driver.Int32(sharing),
-		goesOn: driver.Int32(goesOn), n: driver.Int32(n), k: driver.Int32(k),
+		places: *places, dw: driver.AtType(dw, kernels.F32), groups: driver.Int32(groups),
+		sharing: driver.Int32(sharing), goesOn: driver.Int32(goesOn), n: driver.Int32(n), k: driver.Int32(k),
 	}
-	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:296])
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1372])
 }
 
 // Kernels are the names of all kernels of this folder.

@@ -126,18 +126,31 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 		&terms[0], &terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), headStride)
 }
 
-// WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment; with Groups.Chain it continues its
-// own.
-func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	driver.MustBF16(dy, x)
-	if g.Chain && g.Segments != 1 {
-		panic(fmt.Sprintf("cuda: WeightGrad: a chain of %d segments", g.Segments))
+// WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment, of the first rows first; with
+// Groups.Chain it continues its own.
+func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups, then ...kernels.GradRows) {
+	places, native := append([]kernels.GradRows{{DY: dy, X: x, Groups: g}}, then...), uintptr(dw.Data)%16 == 0
+	for _, p := range places {
+		driver.MustBF16(p.DY, p.X)
+		if p.Groups.Chain && (p.Groups.Segments != 1 || len(places) > 1) {
+			panic(fmt.Sprintf("cuda: WeightGrad: a chain of %d segments in %d places", p.Groups.Segments, len(places)))
+		}
+		native = native && d.native(p.Groups.Count, p.DY, p.X)
 	}
-	switch {
-	case uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x):
-		d.weightGradNative(dw, dy, x, g)
+	if native {
+		for some := range slices.Chunk(places, weightgradWgmmaMostPlaces) {
+			d.weightGradNative(dw, some)
+		}
 		return
-	case g.Interleaved:
+	}
+	for _, p := range places {
+		d.weightGradPlain(dw, p.DY, p.X, p.Groups)
+	}
+}
+
+// weightGradPlain is WeightGrad by mma.sync.
+func (d *Ops) weightGradPlain(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	if g.Interleaved {
 		d.weightGradInterleaved(dw, dy, x, g)
 		return
 	}

@@ -5,14 +5,25 @@
 //   wide, square: a block a multiprocessor. dw streams through shared memory: two more warps bring that of the next
 //   tile, and store that of the last while this one is multiplied. k is a multiple of 4.
 //   few: small tiles, two blocks a multiprocessor; reads and writes dw itself, for any k.
+// Rows may lie in several places, each with segments of its own: those of the first come first.
 // A segment that goes on through several calls (goes_on) starts from dw instead, and replaces it.
 // Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw, once in a call; between them
 // what L2 gives: a tile of A x B takes 2 * (A + B) bytes a row.
 #include "wgmma_ring.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-struct Pair {
+constexpr int kMostPlaces = 4;
+
+// Place is rows of dy and x, of so many segments of each group.
+struct Place {
   TensorMap dy, x;
+  const int* offsets;
+  int segments;
+};
+
+struct Places {
+  Place of[kMostPlaces];
+  int count;
 };
 
 // Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. Where groups are
@@ -20,15 +31,21 @@ struct Pair {
 // sum goes over its rows in each. 0: not interleaved.
 struct Gradient {
   float* dw;
-  const int* offsets;
-  int groups, segments, sharing, goes_on, n, k;
+  const Places& places;
+  int groups, sharing, goes_on, n, k;
   __device__ int matrices() const { return max(sharing, 1); }
-  __device__ int first(int group, int segment) const { return sharing ? segment : group * segments + segment; }
-  __device__ int row(int group, int segment) const { return offsets[first(group, segment)]; }
-  __device__ int rows(int group, int segment) const {
-    return offsets[first(group, segment) + 1] - row(group, segment);
+  __device__ int segments(int place) const { return places.of[place].segments; }
+  __device__ int row(int place, int group, int segment) const {
+    return places.of[place].offsets[(sharing ? 0 : group * segments(place)) + segment];
   }
-  __device__ bool empty(int group) const { return offsets[first(group, segments)] == row(group, 0); }
+  __device__ int rows(int place, int group, int segment) const {
+    return row(place, group, segment + 1) - row(place, group, segment);
+  }
+  __device__ bool empty(int group) const {
+    bool none = true;
+    for (int i = 0; i < places.count; i++) none &= row(i, group, segments(i)) == row(i, group, 0);
+    return none;
+  }
 };
 
 // Tile is rows from `row` and columns from `col` on of a group's dw, or none.
@@ -52,15 +69,18 @@ __device__ inline Tile tile_from(const Gradient& g, int index) {
 
 // copy_operands is the work of the thread that fills the ring: DEPTH rows a stage, from the first of each segment on.
 template <int A, int B, int DEPTH, class R>
-__device__ inline void copy_operands(const Gradient& g, const Pair& maps, R& ring) {
+__device__ inline void copy_operands(const Gradient& g, R& ring) {
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x))
-    for (int i = 0; i < g.segments * g.matrices(); i++) {
-      int segment = i / g.matrices(), matrix = g.sharing ? t.group + i % g.matrices() : 0;
-      int from = g.row(t.group, segment), to = from + g.rows(t.group, segment);
-      for (int row = from; row < to; row += DEPTH, ring.next()) {
-        u64* full = ring.free(R::kStage * 2);
-        for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &maps.dy, t.row + c, row, matrix, full);
-        for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &maps.x, t.col + c, row, matrix, full);
+    for (int s = 0; s < g.places.count; s++) {
+      const Place& of = g.places.of[s];
+      for (int i = 0; i < of.segments * g.matrices(); i++) {
+        int segment = i / g.matrices(), matrix = g.sharing ? t.group + i % g.matrices() : 0;
+        int from = g.row(s, t.group, segment), to = from + g.rows(s, t.group, segment);
+        for (int row = from; row < to; row += DEPTH, ring.next()) {
+          u64* full = ring.free(R::kStage * 2);
+          for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &of.dy, t.row + c, row, matrix, full);
+          for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &of.x, t.col + c, row, matrix, full);
+        }
       }
     }
 }
@@ -79,10 +99,10 @@ __device__ inline void clear(R& ring, int warpgroup, int from, int to) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "n"(kGroup) : "memory");
 }
 
-// chain_rows continues the warpgroup's sums over the rows of a segment, which has some, matrix by matrix.
+// chain_rows continues the warpgroup's sums over the rows of a segment, if it has some, matrix by matrix.
 template <int A, int B, int DEPTH, class R>
-__device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int group, int segment, int warpgroup) {
-  int rows = g.rows(group, segment), left = rows, slots = (rows + DEPTH - 1) / DEPTH * g.matrices();
+__device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int rows, int warpgroup) {
+  int left = rows, slots = (rows + DEPTH - 1) / DEPTH * g.matrices();
   chain<B, 1, 1>(d, ring, warpgroup, uniform(slots), [&](int) {
     if (left <= 0) left = rows;
     if (left < DEPTH) clear<A, B>(ring, warpgroup, left, DEPTH);
@@ -181,19 +201,22 @@ template <int A, int B, int DEPTH, class R>
 __device__ inline void sum_tiles(const Gradient& g, R& ring, float* sums, int warpgroup, u64* brought, u64* put) {
   Tile t = tile_from<A, B>(g, blockIdx.x);
   for (int phase = 0; t.some(); phase ^= 1, t = tile_from<A, B>(g, t.index + gridDim.x)) {
-    for (int s = 0; s < g.segments; s++) {
-      if (g.rows(t.group, s) == 0) continue;
-      float d[B / 2];
-      zero<B>(d);
-      chain_rows<A, B, DEPTH>(d, g, ring, t.group, s, warpgroup);
-      barrier_wait(brought, phase);
-      meet<B>(d, sums, [](float own, float& sum) { sum = sum + own; });
-    }
+    for (int i = 0; i < g.places.count; i++)
+      for (int s = 0; s < g.segments(i); s++) {
+        int rows = g.rows(i, t.group, s);
+        if (rows == 0) continue;
+        float d[B / 2];
+        zero<B>(d);
+        chain_rows<A, B, DEPTH>(d, g, ring, rows, warpgroup);
+        barrier_wait(brought, phase);
+        meet<B>(d, sums, [](float own, float& sum) { sum = sum + own; });
+      }
     barrier_arrive(put);  // every thread for what it has written
   }
 }
 
 // continue_tiles starts the sums of each tile from those that wait and leaves those of the tile before in their place.
+// There is one segment.
 template <int A, int B, int DEPTH, class R>
 __device__ inline void continue_tiles(const Gradient& g, R& ring, float* sums, int warpgroup, u64* brought, u64* put) {
   float d[B / 2];
@@ -207,13 +230,13 @@ __device__ inline void continue_tiles(const Gradient& g, R& ring, float* sums, i
     });
     barrier_arrive(put);
     if (!t.some()) return;
-    chain_rows<A, B, DEPTH>(d, g, ring, t.group, 0, warpgroup);
+    chain_rows<A, B, DEPTH>(d, g, ring, g.rows(0, t.group, 0), warpgroup);
   }
 }
 
 // stream is the work of a block whose sums stream. Those that wait lie behind the ring.
 template <int A, int B, int STAGES, int DEPTH>
-__device__ inline void stream(const Pair& maps, const Gradient& g) {
+__device__ inline void stream(const Gradient& g) {
   constexpr int kWarpgroups = A / 64;
   __shared__ u64 bars[2 * STAGES], brought[kWarpgroups], put[kWarpgroups];
   if (threadIdx.x < kWarpgroups) {
@@ -229,7 +252,7 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
     int warp = uniform(threadIdx.x / kWarp % 4);
     if (warp > 0 && warp <= kWarpgroups)
       move_sums<A, B>(g, sums + (warp - 1) * 64 * B, warp - 1, brought + warp - 1, put + warp - 1);
-    else if (warp == 0 && elected()) copy_operands<A, B, DEPTH>(g, maps, ring);
+    else if (warp == 0 && elected()) copy_operands<A, B, DEPTH>(g, ring);
     return;
   }
   more_registers<200>();
@@ -241,9 +264,8 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
 //launch:family weight_grad_wgmma weight_grad_
 #define STREAM(name, A, B, STAGES, DEPTH)                                                                            \
   extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                  \
-      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int segments, int sharing, \
-           int goes_on, int n, int k) {                                                                              \
-    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, segments, sharing, goes_on, n, k});                      \
+      name(const __grid_constant__ Places places, float* dw, int groups, int sharing, int goes_on, int n, int k) {   \
+    stream<A, B, STAGES, DEPTH>({dw, places, groups, sharing, goes_on, n, k});                                       \
   }
 STREAM(weight_grad_wide, 128, 256, 4, 32)
 STREAM(weight_grad_square, 128, 128, 5, 64)
@@ -280,29 +302,31 @@ __device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
 
 // While one of the two blocks reads or writes dw, the other multiplies.
 extern "C" __global__ void __launch_bounds__(threads(64, 2, 1), 2)
-    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int segments,
-                    int sharing, int goes_on, int n, int k) {
+    weight_grad_few(const __grid_constant__ Places places, float* dw, int groups, int sharing, int goes_on, int n,
+                    int k) {
   constexpr int A = 64, B = 64, STAGES = 6;
   __shared__ u64 bars[2 * STAGES];
   Ring<A, B, STAGES> ring(bars, 1);
   __syncthreads();
-  Gradient g = {dw, offsets, groups, segments, sharing, goes_on, n, k};
+  Gradient g = {dw, places, groups, sharing, goes_on, n, k};
   if (uniform(threadIdx.x / kGroup) == 1) {
-    if (elected()) copy_operands<A, B, kDepth>(g, maps, ring);
+    if (elected()) copy_operands<A, B, kDepth>(g, ring);
     return;
   }
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x)) {
     float sum[B / 2];
     continue_tile<B, false>(sum, g, t);
-    for (int s = 0; s < segments; s++) {
-      if (g.rows(t.group, s) == 0) continue;
-      float d[B / 2];
+    for (int i = 0; i < places.count; i++)
+      for (int s = 0; s < g.segments(i); s++) {
+        int rows = g.rows(i, t.group, s);
+        if (rows == 0) continue;
+        float d[B / 2];
 #pragma unroll
-      for (int j = 0; j < B / 2; j++) d[j] = goes_on ? sum[j] : 0.f;
-      chain_rows<A, B, kDepth>(d, g, ring, t.group, s, 0);
+        for (int j = 0; j < B / 2; j++) d[j] = goes_on ? sum[j] : 0.f;
+        chain_rows<A, B, kDepth>(d, g, ring, rows, 0);
 #pragma unroll
-      for (int j = 0; j < B / 2; j++) sum[j] = goes_on ? d[j] : sum[j] + d[j];
-    }
+        for (int j = 0; j < B / 2; j++) sum[j] = goes_on ? d[j] : sum[j] + d[j];
+      }
     continue_tile<B, true>(sum, g, t);
   }
 }

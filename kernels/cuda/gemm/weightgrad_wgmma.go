@@ -55,17 +55,25 @@ func (s gradTiling) tiles(dw kernels.Tensor) int {
 	return dw.Groups * driver.Blocks(dw.Rows, s.rows) * driver.Blocks(dw.Cols, s.columns)
 }
 
-// weightGradNative is WeightGrad by wgmma.
-func (d *Ops) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	s := d.weightGradTiling(dw, x.Rows)
-	maps := weightgradWgmmaPair{d.GroupBoxes(dy, g, s.depth), d.GroupBoxes(x, g, s.depth)}
+// weightGradNative is WeightGrad by wgmma, of at most weightgradWgmmaMostPlaces places where rows lie.
+func (d *Ops) weightGradNative(dw kernels.Tensor, places []kernels.GradRows) {
+	rows, first := 0, places[0].Groups
+	for _, p := range places {
+		rows += p.X.Rows
+	}
+	s := d.weightGradTiling(dw, rows)
+	at := weightgradWgmmaPlaces{count: driver.Int32(len(places))}
+	for i, p := range places {
+		at.of[i] = weightgradWgmmaPlace{dy: d.GroupBoxes(p.DY, p.Groups, s.depth),
+			x: d.GroupBoxes(p.X, p.Groups, s.depth), offsets: driver.Address(p.Groups.Offsets),
+			segments: driver.Int32(p.Groups.Segments)}
+	}
 	sharing := 0
-	if g.Interleaved {
-		sharing = g.Count / dw.Groups
+	if first.Interleaved {
+		sharing = first.Count / dw.Groups
 	}
 	launchWeightGradWgmma(d.Context, "weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.Processors), 1, 1},
-		s.threads(), s.shared(), &maps, dw, g.Offsets, dw.Groups, g.Segments, sharing,
-		driver.Flag(g.Chain), dw.Rows, dw.Cols)
+		s.threads(), s.shared(), &at, dw, dw.Groups, sharing, driver.Flag(first.Chain), dw.Rows, dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what

@@ -30,6 +30,30 @@ func TestGradientsEqualReference(t *testing.T) {
 	}
 }
 
+// Rows that lie in several places, more than a launch takes, each with segments of its own, are added one place after
+// the other.
+func TestGradientsOfSeveralPlaces(t *testing.T) {
+	for _, s := range [][4]int{{9, 300, 129, 196}, {3, 90, 300, 520}, {2, 100, 70, 197}} {
+		groups, rows, n, k := s[0], s[1], s[2], s[3]
+		x := []cudatest.Operand{cudatest.Grouped(kernels.F32, groups, n, k, k, 1)}
+		for segments := range weightgradWgmmaMostPlaces + 1 {
+			x = append(x, padded(1, rows, n), padded(1, rows, k), randomOffsets(groups*(segments+1), rows))
+		}
+		forcing(func(path string) {
+			what := fmt.Sprint("gradient of several places ", path, s)
+			cudatest.Both(t, what, x, func(d kernels.Device, x []kernels.Tensor) {
+				var all []kernels.GradRows
+				for i := 1; i < len(x); i += 3 {
+					all = append(all, kernels.GradRows{DY: x[i], X: x[i+1], Groups: &kernels.Groups{Offsets: x[i+2],
+						Count: groups, Segments: (i + 2) / 3}})
+				}
+				d.WeightGrad(x[0], all[0].DY, all[0].X, all[0].Groups, all[1:]...)
+				d.WeightGrad(x[0], all[1].DY, all[1].X, all[1].Groups, all[0])
+			})
+		})
+	}
+}
+
 // A segment that goes on through several calls is one chain, by tiles that are several to a block and by few.
 func TestGradientChainsEqualReference(t *testing.T) {
 	for _, s := range [][4]int{{1, 700, 200, 260}, {1, 130, 1000, 1100}, {1, 100, 70, 197}, {3, 96, 130, 264}} {

@@ -63,37 +63,38 @@ struct Parts {
   int first[kPeers], n;
 };
 
-// Owners are parts that have some rows of a tensor: row r is that of the last one whose first row, offsets[first], is
-// at most r, at the address that it would have if the part had all rows.
+// Owners are at most N parts that have some rows of a tensor: row r is that of the last one whose first row,
+// offsets[first], is at most r, at the address that it would have if the part had all rows.
+template <int N>
 struct Owners {
   const Parts& parts;
-  int begin[kPeers];
+  int begin[N];
 
   __device__ Owners(const Parts& p, const int* offsets) : parts(p) {
 #pragma unroll
-    for (int i = 0; i < kPeers; i++) begin[i] = i < parts.n ? offsets[parts.first[i]] : 0x7fffffff;
+    for (int i = 0; i < N; i++) begin[i] = i < parts.n ? offsets[parts.first[i]] : 0x7fffffff;
   }
   __device__ size_t at(int r) const {
     size_t part = parts.at[0];
 #pragma unroll
-    for (int i = 1; i < kPeers; i++) part = r >= begin[i] ? parts.at[i] : part;
+    for (int i = 1; i < N; i++) part = r >= begin[i] ? parts.at[i] : part;
     return part;
   }
   __device__ bool aligned() const {
     unsigned long long all = 0;
 #pragma unroll
-    for (int i = 0; i < kPeers; i++) all |= parts.at[i];
+    for (int i = 0; i < N; i++) all |= i < parts.n ? parts.at[i] : 0;
     return (all & 15) == 0;
   }
 };
 
-template <class T>
-__device__ void combine_peers(const Parts& parts, T* out, const int* offsets, const float* weights, const int* row_of,
+template <int N, class T>
+__device__ void combine_owned(const Parts& parts, T* out, const int* offsets, const float* weights, const int* row_of,
                               int rows, int cols, int k, int os, int ys) {
   Piece at(cols);
   if (at.row >= rows) return;
   int left = cols - at.col;
-  Owners owners(parts, offsets);
+  Owners<N> owners(parts, offsets);
   float sum[kEight] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   row_of += at.row * k, weights = weights ? weights + at.row * k : nullptr;
   auto row = [&](size_t r) { return (const T*)owners.at(r) + r * ys + at.col; };
@@ -101,20 +102,28 @@ __device__ void combine_peers(const Parts& parts, T* out, const int* offsets, co
   else sum_slots<false, T>(sum, row, weights, row_of, left, k);
   store8(out + (size_t)at.row * os + at.col, left, sum);
 }
+
+// combine_peers: two cards, the usual case, look for a row's owner once and not fifteen times.
+template <class T>
+__device__ void combine_peers(const Parts& parts, T* out, const int* offsets, const float* weights, const int* row_of,
+                              int rows, int cols, int k, int os, int ys) {
+  if (parts.n <= 2) combine_owned<2>(parts, out, offsets, weights, row_of, rows, cols, k, os, ys);
+  else combine_owned<kPeers>(parts, out, offsets, weights, row_of, rows, cols, k, os, ys);
+}
 #define COMBINE_PEERS(T)                                                                                           \
   (const __grid_constant__ Parts parts, T* out, const int* offsets, const float* weights, const int* row_of,       \
    int rows, int cols, int k, int os, int ys)
 KERNELS(combine_peers, COMBINE_PEERS, (parts, out, offsets, weights, row_of, rows, cols, k, os, ys))
 
-// take_peers: a warp for a part of a row.
+// take_peers: a thread for eight columns of a row. The gradients of routing weights, which come by it, have one.
 template <class T>
 __device__ void take_peers(const Parts& parts, T* out, const int* offsets, const int* row_of, int rows, int cols,
                            int os, int ys) {
-  int i = warp_row();
-  if (i >= rows) return;
-  size_t r = row_of[i];
-  const T* y = (const T*)Owners(parts, offsets).at(r);
-  move_part(out + (size_t)i * os, y + r * ys, blockIdx.y, cols);
+  Piece at(cols);
+  if (at.row >= rows) return;
+  size_t r = row_of[at.row];
+  const T* y = (const T*)Owners<kPeers>(parts, offsets).at(r);
+  move8(out + (size_t)at.row * os + at.col, y + r * ys + at.col, cols - at.col);
 }
 #define TAKE_PEERS(T)                                                                                             \
   (const __grid_constant__ Parts parts, T* out, const int* offsets, const int* row_of, int rows, int cols, int os, \

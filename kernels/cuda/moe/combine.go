@@ -31,8 +31,8 @@ func (d *Ops) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowO
 
 // TakePeers: out[i] = y[rowOf[i]] of rows that several cards have computed.
 func (d *Ops) TakePeers(out kernels.Tensor, y kernels.PeerRows, rowOf kernels.Tensor) {
-	launchTakePeers(d.Context, driver.Suffix(out), driver.PartGrid(rowsMoved, out.Rows, out.Cols), driver.WarpThreads,
-		0, owners(y), out, y.Offsets, rowOf, out.Rows, out.Cols, out.Stride, out.Cols)
+	launchTakePeers(d.Context, driver.Suffix(out), driver.ElementGrid(out.Rows, out.Cols), driver.ElementThreads, 0,
+		owners(y), out, y.Offsets, rowOf, out.Rows, out.Cols, out.Stride, out.Cols)
 }
 
 // GatherPeers: the rows of parts [T_i, n], on cards that are reached, one part's below the other's.

@@ -20,7 +20,7 @@ func TestPeers(t *testing.T) {
 	for i, row := range cudatest.Rand.Perm(tokens * k) {
 		rowOf[i] = int32(row)
 	}
-	for _, cols := range []int{8, 20, 2056} {
+	for _, cols := range []int{1, 8, 20, 2056} {
 		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 			rows := []cudatest.Operand{cudatest.Normal(dtype, tokens*k, cols, 1),
 				cudatest.Normal(dtype, tokens*k, cols, 1)}
