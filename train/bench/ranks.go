@@ -328,13 +328,7 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 			}
 		}
 		if o.Kernels {
-			row.kernels.seconds = seconds / float64(o.Steps)
-			batch := trainer.Supervised(randomPacks(s, m))
-			row.kernels.times, err = profileRanks(w, func() trainer.StepResult {
-				defer t.Finish()
-				return t.Step(2+o.Steps, batch)
-			})
-			if err != nil {
+			if err := row.timeKernels(w, t, s, 2+o.Steps); err != nil {
 				return err
 			}
 		}
@@ -381,6 +375,17 @@ func (m *onMesh) timeSteps(ctx context.Context, w *parallel.World, t *trainer.Tr
 		m.share = max(m.share, of.Share)
 	}
 	t.Finish()
+	return err
+}
+
+// timeKernels takes step n, and times its kernels.
+func (m *onMesh) timeKernels(w *parallel.World, t *trainer.Trainer, s *configs.Shape, n int) (err error) {
+	batch := trainer.Supervised(randomPacks(s, t.Model))
+	m.kernels.seconds = m.step
+	m.kernels.times, err = profileRanks(w, func() trainer.StepResult {
+		defer t.Finish()
+		return t.Step(n, batch)
+	})
 	return err
 }
 
