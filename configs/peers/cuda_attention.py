@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 SECONDS, SAMPLES = 0.3, 7
-CAUSAL = [(32, 32, 128, 8192), (32, 32, 64, 8192), (32, 8, 128, 8192)]  # heads, heads of keys, width, rows
+CAUSAL = [(32, 32, 128, 8192), (32, 32, 64, 8192), (32, 8, 128, 8192), (16, 2, 256, 8192), (16, 2, 256, 32768)]  # heads, heads of keys, width, rows
 DECODE = [(32, 8, 128, 256, 4096), (32, 8, 64, 256, 4096), (32, 8, 128, 8, 4096)]  # and sequences, keys
 
 

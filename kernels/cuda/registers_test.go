@@ -42,12 +42,14 @@ func stacks(t *testing.T, code []byte) map[string]uint32 {
 	return sizes
 }
 
-// The kernels of absorbed attention and of weight gradients keep all they add up in registers, by both definitions of
-// 2^x, and those that round to a format what they have read; on Blackwell two of the last spill 8 bytes.
+// The kernels of absorbed attention, of attention with wgmma and of weight gradients keep all they add up in registers,
+// by both definitions of 2^x, and those that round to a format what they have read; on Blackwell two of the last spill
+// 8 bytes.
 func TestRegisters(t *testing.T) {
 	names := []string{"absorbed.cu", "absorbed_backward.cu", "absorbed_target.cu"}
 	for arch, names := range map[string][]string{"sm_90a": append(names, "absorbed_wide.cu", "absorbed_dq_wide.cu",
-		"absorbed_dkv_wide.cu", "weightgrad_wgmma.cu", "fakequantize.cu"), "sm_100a": names} {
+		"absorbed_dkv_wide.cu", "attention_wide.cu", "attention_wide_256.cu", "attention_backward_wide.cu",
+		"attention_backward_256.cu", "weightgrad_wgmma.cu", "fakequantize.cu"), "sm_100a": names} {
 		for _, exp2 := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 			def := kernels.Default()
 			def.Exp2 = exp2

@@ -1,9 +1,9 @@
 // Attention, rule 2 of the definition, as kernels/cpu/attention.go states it: key blocks of 64 from position 0, splits
 // of 2048 keys, online softmax in each, splits merged ascending. A tile is (query, head of the group) pairs,
 // query-major, of one KV head. Here is the kernel for mma.sync, tiles of 64 rows by 4 warps, for where wgmma
-// (attention_wide.cu) is not; few queries are attention_decode.cu's. Keys of D and values of V columns; expanded latent
-// attention has only this kernel. Each split of a tile's keys is a block of its own; the last that is done puts them
-// together.
+// (attention_wide.cu, attention_wide_256.cu) is not; few queries are attention_decode.cu's, except of latent attention
+// and heads of 256. Keys of D and values of V columns. Each split of a tile's keys is a block of its own; the last that
+// is done puts them together.
 // Bound: 4*rows*keys*D flops of the tensor cores.
 #include "kvcodes.cuh"
 

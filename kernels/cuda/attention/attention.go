@@ -29,7 +29,7 @@ const (
 var (
 	headDims       = []int{16, 32, 64, 96, 128}
 	headDimsLatent = [][2]int{{24, 16}, {192, 128}, {256, 256}, {24, 24}}
-	headDimsWide   = [][2]int{{64, 64}, {128, 128}, {192, 128}}
+	headDimsWide   = [][2]int{{64, 64}, {128, 128}, {192, 128}, {256, 256}}
 )
 
 // Latent tells whether a shape is one of headDimsLatent.
@@ -80,7 +80,7 @@ func (d *Ops) wide(a kernels.Attn) bool {
 	return compiled && d.Path != "portable" && slices.Contains(headDimsWide, [2]int{a.HeadDim, a.Values()})
 }
 
-// teams is Crew of attention_wide.cu: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.
+// teams is Crew of attention_wide.cuh: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.
 func (d *Ops) teams(a kernels.Attn) int {
 	switch {
 	case !d.wide(a):
@@ -91,11 +91,15 @@ func (d *Ops) teams(a kernels.Attn) int {
 	return 2
 }
 
-// attendWide runs tiles of many queries by wgmma.
+// attendWide runs tiles of many queries by wgmma. Totals of heads of 256 come before numbers that were in codes.
 func (d *Ops) attendWide(w *attentionWork, at driver.Array[int32], out, lse, q kernels.Tensor, kv kernels.KV,
 	a kernels.Attn) {
-	threads := d.teams(a) * 128
+	threads, totals := d.teams(a)*128, 0
 	shared := attentionWideWideSlots*a.HeadDim/64*warpgroupPanel + (a.Values()/2+4)*threads*4
+	if a.HeadDim == 256 {
+		totals = 4 * d.Processors * attentionWide256Total * threads
+		shared = attentionWide256Slots*a.HeadDim/64*warpgroupPanel + d.teams(a)*attentionWide256Queries
+	}
 	group, room := a.Heads/a.KVHeads, d.room()
 	for i := range w.calls {
 		c, count := &w.calls[i], a.KVHeads
@@ -105,12 +109,19 @@ func (d *Ops) attendWide(w *attentionWork, at driver.Array[int32], out, lse, q k
 		for head := 0; head < a.KVHeads; head += count {
 			n, read := min(count, a.KVHeads-head), kv
 			if kv.Codes != nil {
-				read = d.expand(c, at, kv, a, head, n)
+				read = d.expand(c, at, kv, a, head, n, totals)
 			}
 			of := func(t kernels.Tensor, width int) kernels.Tensor {
 				return t.ColRange(head*group*width, (head+n)*group*width)
 			}
 			maps, box := d.keyMaps(read, a)
+			if totals > 0 {
+				launchAttentionRounds(d.Context, "_"+widths(a), [3]int{min(d.Processors, len(c.tiles)*n), 1, 1},
+					threads+128, shared, &maps, of(out, a.Values()), of(lse, 1), of(q, a.HeadDim), d.Scratch(totals),
+					driver.Array[attentionTile](at.From(c.tilesAt)), at, len(c.tiles), n, box, group, out.Stride,
+					lse.Stride, q.Stride, read.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
+				continue
+			}
 			launchAttentionWide(d.Context, "_"+widths(a), [3]int{len(c.tiles), n, 1}, threads+128, shared, &maps,
 				of(out, a.Values()), of(lse, 1), of(q, a.HeadDim), driver.Array[attentionTile](at.From(c.tilesAt)), at,
 				box, group, out.Stride, lse.Stride, q.Stride, read.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
@@ -220,7 +231,13 @@ func (d *Ops) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 	launchAttentionDelta(d.Context, driver.WarpGrid(rows*a.Heads), driver.WarpThreads, 0, delta, dout, out, rows,
 		a.Heads, a.Values(), dout.Stride, out.Stride)
 	if d.wide(a) {
-		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
+		maps := attentionBackwardWideGradMaps{keysMaps{d.Boxes(kv.K, keyRows), d.Boxes(kv.V, keyRows)},
+			d.Boxes(q, keyRows), d.Boxes(dout, keyRows)}
+		if a.HeadDim == 256 {
+			d.gradients256(&maps, dq, dk, dv, lse, delta, l, a)
+		} else {
+			d.gradientsWide(&maps, dq, dk, dv, dout, lse, q, delta, l, a)
+		}
 		return
 	}
 	shared := stageBytes(a, 2*attentionRows, 2*attentionRows)
@@ -234,10 +251,8 @@ func (d *Ops) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 }
 
 // gradientsWide is dq, dk and dv by wgmma.
-func (d *Ops) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV,
-	l *kernels.Layout, a kernels.Attn) {
-	maps := attentionBackwardWideGradMaps{keysMaps{d.Boxes(kv.K, keyRows), d.Boxes(kv.V, keyRows)},
-		d.Boxes(q, keyRows), d.Boxes(dout, keyRows)}
+func (d *Ops) gradientsWide(maps *attentionBackwardWideGradMaps, dq, dk, dv, dout, lse, q kernels.Tensor,
+	delta cu.DevicePtr, l *kernels.Layout, a kernels.Attn) {
 	// bytes of a block of keys and values; of the queries that dq keeps in shared memory
 	slot, group, own := keyRows*2*(a.HeadDim+a.Values()), a.Heads/a.KVHeads, 0
 	if a.HeadDim > 128 {
@@ -245,11 +260,25 @@ func (d *Ops) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.De
 	}
 	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
 	launchAttentionDqWide(d.Context, "_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads,
-		own+gradientStages*slot, &maps, dq, dout, lse, delta, q, driver.Stage(d.Context, queries), group, dq.Stride,
+		own+gradientStages*slot, maps, dq, dout, lse, delta, q, driver.Stage(d.Context, queries), group, dq.Stride,
 		dout.Stride, lse.Stride, q.Stride, a.Window, scoreScale(a), float32(a.Scale))
 	launchAttentionDkvWide(d.Context, "_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads,
-		gradientTeams*slot+gradientStages*(slot+2*4*keyRows), &maps, dk, dv, lse, delta, driver.Stage(d.Context, keys),
+		gradientTeams*slot+gradientStages*(slot+2*4*keyRows), maps, dk, dv, lse, delta, driver.Stage(d.Context, keys),
 		group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
+}
+
+// gradients256 is the same of heads of 256.
+func (d *Ops) gradients256(maps *attentionBackwardWideGradMaps, dq, dk, dv, lse kernels.Tensor, delta cu.DevicePtr,
+	l *kernels.Layout, a kernels.Attn) {
+	const pair, stages = attentionBackward256Pair, attentionBackward256QueryStages
+	group, queries, keys := a.Heads/a.KVHeads, attentionParts(l, 2*keyRows, true), attentionParts(l, keyRows, false)
+	launchAttentionDqApart(d.Context, "_256", [3]int{len(queries), a.Heads, 1}, attentionBackward256Threads+128,
+		2*pair+(attentionBackward256KeyStages+1)*pair/2, maps, dq, lse, delta, driver.Stage(d.Context, queries), group,
+		dq.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
+	launchAttentionDkvApart(d.Context, "_256", [3]int{len(keys), a.KVHeads, 1}, attentionBackward256Threads+128,
+		pair+stages*(pair+2*4*keyRows)+attentionBackward256Hands*attentionBackward256HandBytes, maps, dk, dv, lse,
+		delta, driver.Stage(d.Context, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a),
+		float32(a.Scale))
 }
 
 // attentionParts cuts every span into so many positions; those with most work come first: late queries, early keys.

@@ -208,3 +208,45 @@ func attentionSplits(t *testing.T, window int, sequences ...int) {
 			d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kv, l, a)
 		})
 }
+
+// TestHeadsOf256: packs of more tiles than the card has multiprocessors, whose blocks take one after the other, their
+// gradients, and queries behind others in pages, over several splits.
+func TestHeadsOf256(t *testing.T) {
+	def := cudatest.Card.Definition()
+	def.KeySplit = 192
+	for _, def.Exp2 = range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
+		cudatest.By(t, def, map[string]func(*testing.T){string(def.Exp2): headsOf256}, func() {})
+	}
+}
+
+func headsOf256(t *testing.T) {
+	for _, window := range []int{0, 150} {
+		a := kernels.Attn{Heads: 6, KVHeads: 2, HeadDim: 256, Scale: 1. / 16, Window: window}
+		q, kv := a.Heads*256, a.KVHeads*256
+		sequences := []int{450}
+		for range 70 {
+			sequences = append(sequences, 11+cudatest.Rand.IntN(4)) // of more pairs than a decoding step has
+		}
+		l, rows, _ := attend(sequences, 0)
+		cudatest.Both(t, fmt.Sprintf("packed, window %d", window), []cudatest.Operand{
+			cudatest.Strided(kernels.BF16, rows, q, 1), cudatest.Normal(kernels.F32, rows, a.Heads, 1),
+			cudatest.Strided(kernels.BF16, rows, q, 1), cudatest.Normal(kernels.BF16, rows, kv, 1),
+			cudatest.Strided(kernels.BF16, rows, kv, 1), cudatest.Strided(kernels.BF16, rows, q, 1),
+			cudatest.Normal(kernels.BF16, rows, q, 1), cudatest.Normal(kernels.BF16, rows, kv, 1),
+			cudatest.Strided(kernels.BF16, rows, kv, 1)},
+			func(d kernels.Device, x []kernels.Tensor) {
+				kv := kernels.KV{K: x[3], V: x[4]}
+				d.Attention(x[0], x[1], x[2], kv, l, a)
+				d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kv, l, a)
+			})
+		const pageRows = 12
+		l, rows, pages := attend([]int{45, 20, 210}, pageRows)
+		cudatest.Both(t, fmt.Sprintf("paged, window %d", window), []cudatest.Operand{
+			cudatest.Normal(kernels.BF16, rows, q, 1), cudatest.Normal(kernels.F32, rows, a.Heads, 1),
+			cudatest.Normal(kernels.BF16, rows, q, 1), cudatest.Normal(kernels.BF16, pages*pageRows, kv, 1),
+			cudatest.Normal(kernels.BF16, pages*pageRows, kv, 1)},
+			func(d kernels.Device, x []kernels.Tensor) {
+				d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4], PageRows: pageRows}, l, a)
+			})
+	}
+}

@@ -61,10 +61,11 @@ func codeSlot(width int) int {
 // expandedBytes is a row of a KV head that [Ops.expand] has made numbers of.
 func expandedBytes(a kernels.Attn) int { return 2 * (a.HeadDim + a.Values()) }
 
-// expand makes numbers of KV heads [head, head+count) of the rows of pages that a call reads, in the workspace.
+// expand makes numbers of KV heads [head, head+count) of the rows of pages that a call reads, in the workspace behind
+// so many bytes.
 func (d *Ops) expand(c *attentionCall, at driver.Array[int32], kv kernels.KV, a kernels.Attn, head,
-	count int) kernels.KV {
-	rows, p := c.expanded, d.Scratch(c.expanded*count*expandedBytes(a))
+	count, behind int) kernels.KV {
+	rows, p := c.expanded, d.Scratch(behind+c.expanded*count*expandedBytes(a))+cu.DevicePtr(behind)
 	numbers := func(width int) kernels.Tensor {
 		t := kernels.Tensor{Data: driver.Pointer(p), DType: kernels.BF16, Groups: 1, Rows: rows, Cols: count * width,
 			Stride: count * width}

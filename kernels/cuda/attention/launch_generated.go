@@ -15,37 +15,46 @@ import (
 
 // Constants of the sources.
 const (
-	absorbedBackwardPart        = 32    // absorbed_backward.cu
-	absorbedDkvWideKeys         = 128   // absorbed_dkv_wide.cu
-	absorbedDkvWideStages       = 25    // absorbed_dkv_wide.cu
-	absorbedDkvWideUnit         = 8192  // absorbed_dkv_wide.cu
-	absorbedDqWideGradBoxes     = 8     // absorbed_dq_wide.cu
-	absorbedDqWidePartSize      = 36864 // absorbed_dq_wide.cu
-	absorbedDqWideParts         = 5     // absorbed_dq_wide.cu
-	absorbedDqWideProducers     = 256   // absorbed_dq_wide.cu
-	absorbedDqWideSlots         = 11    // absorbed_dq_wide.cu
-	absorbedDqWideTeams         = 3     // absorbed_dq_wide.cu
-	absorbedDqWideTiles         = 3     // absorbed_dq_wide.cu
-	absorbedHeads               = 64    // absorbed.cuh
-	absorbedTargetPart          = 32    // absorbed_target.cu
-	absorbedThreads             = 256   // absorbed.cuh
-	absorbedWideBoxes           = 9     // absorbed_wide.cuh
-	attentionBackwardWideStages = 3     // attention_backward_wide.cu
-	attentionBackwardWideTeams  = 2     // attention_backward_wide.cu
-	attentionDecodeMostSlots    = 12    // attention_decode.cuh
-	attentionDecodeTeam         = 4     // attention_decode.cuh
-	attentionRows               = 64    // attention.cuh
-	attentionWideWideSlots      = 6     // attention_wide.cu
-	definitionLanes             = 256   // definition.cuh
-	encodeINT4Group             = 32    // encode.cuh
-	listsAlongThreads           = 256   // lists.cu
-	listsRing                   = 9     // lists.cu
-	listsUnionThreads           = 512   // lists.cu
-	rowsMoved                   = 1024  // rows.cuh
-	selectScoreKeys             = 128   // select.cu
-	selectScoreThreads          = 256   // select.cu
-	selectThreads               = 1024  // select.cu
-	warpgroupPanel              = 8192  // warpgroup.cuh
+	absorbedBackwardPart            = 32    // absorbed_backward.cu
+	absorbedDkvWideKeys             = 128   // absorbed_dkv_wide.cu
+	absorbedDkvWideStages           = 25    // absorbed_dkv_wide.cu
+	absorbedDkvWideUnit             = 8192  // absorbed_dkv_wide.cu
+	absorbedDqWideGradBoxes         = 8     // absorbed_dq_wide.cu
+	absorbedDqWidePartSize          = 36864 // absorbed_dq_wide.cu
+	absorbedDqWideParts             = 5     // absorbed_dq_wide.cu
+	absorbedDqWideProducers         = 256   // absorbed_dq_wide.cu
+	absorbedDqWideSlots             = 11    // absorbed_dq_wide.cu
+	absorbedDqWideTeams             = 3     // absorbed_dq_wide.cu
+	absorbedDqWideTiles             = 3     // absorbed_dq_wide.cu
+	absorbedHeads                   = 64    // absorbed.cuh
+	absorbedTargetPart              = 32    // absorbed_target.cu
+	absorbedThreads                 = 256   // absorbed.cuh
+	absorbedWideBoxes               = 9     // absorbed_wide.cuh
+	attentionBackward256HandBytes   = 16384 // attention_backward_256.cu
+	attentionBackward256Hands       = 2     // attention_backward_256.cu
+	attentionBackward256KeyStages   = 2     // attention_backward_256.cu
+	attentionBackward256Pair        = 65536 // attention_backward_256.cu
+	attentionBackward256QueryStages = 2     // attention_backward_256.cu
+	attentionBackward256Threads     = 256   // attention_backward_256.cu
+	attentionBackwardWideStages     = 3     // attention_backward_wide.cu
+	attentionBackwardWideTeams      = 2     // attention_backward_wide.cu
+	attentionDecodeMostSlots        = 12    // attention_decode.cuh
+	attentionDecodeTeam             = 4     // attention_decode.cuh
+	attentionRows                   = 64    // attention.cuh
+	attentionWide256Queries         = 32768 // attention_wide_256.cu
+	attentionWide256Slots           = 5     // attention_wide_256.cu
+	attentionWide256Total           = 132   // attention_wide_256.cu
+	attentionWideWideSlots          = 6     // attention_wide.cu
+	definitionLanes                 = 256   // definition.cuh
+	encodeINT4Group                 = 32    // encode.cuh
+	listsAlongThreads               = 256   // lists.cu
+	listsRing                       = 9     // lists.cu
+	listsUnionThreads               = 512   // lists.cu
+	rowsMoved                       = 1024  // rows.cuh
+	selectScoreKeys                 = 128   // select.cu
+	selectScoreThreads              = 256   // select.cu
+	selectThreads                   = 1024  // select.cu
+	warpgroupPanel                  = 8192  // warpgroup.cuh
 )
 
 // absorbedDkvWideKeyMaps is struct KeyMaps of absorbed_dkv_wide.cu.
@@ -130,7 +139,7 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(absorbedSequence{}.pages)-16]
 )
 
-// attentionBackwardWideGradMaps is struct GradMaps of attention_backward_wide.cu.
+// attentionBackwardWideGradMaps is struct GradMaps of attention_backward_wide.cuh.
 type attentionBackwardWideGradMaps struct {
 	keys keysMaps
 	q    driver.TensorMap
@@ -864,6 +873,33 @@ func launchAttentionDkv[P1, P2, P3, P4, P5, P6, P7, P8 driver.Operand](ctx *driv
 	ctx.Launch("attention_dkv"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:116])
 }
 
+// launchAttentionDkvApart enqueues a kernel of attention_backward_256.cu: attention_dkv_apart_256.
+func launchAttentionDkvApart[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, maps *attentionBackwardWideGradMaps, dk P1, dv P2, lse P3, delta P4,
+	parts driver.Array[attentionPart], group, dks, dvs, lses, window int, c, scale float32) {
+	params := struct {
+		maps   attentionBackwardWideGradMaps
+		dk     cu.DevicePtr
+		dv     cu.DevicePtr
+		lse    cu.DevicePtr
+		delta  cu.DevicePtr
+		parts  driver.Array[attentionPart]
+		group  int32
+		dks    int32
+		dvs    int32
+		lses   int32
+		window int32
+		c      float32
+		scale  float32
+	}{
+		maps: *maps, dk: driver.AtType(dk, kernels.BF16), dv: driver.AtType(dv, kernels.BF16),
+		lse: driver.AtType(lse, kernels.F32), delta: driver.AtType(delta, kernels.F32), parts: parts,
+		group: driver.Int32(group), dks: driver.Int32(dks), dvs: driver.Int32(dvs), lses: driver.Int32(lses),
+		window: driver.Int32(window), c: c, scale: scale,
+	}
+	ctx.Launch("attention_dkv_apart"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:580])
+}
+
 // launchAttentionDkvWide enqueues a kernel of attention_backward_wide.cu: attention_dkv_wide_64,
 // attention_dkv_wide_128, attention_dkv_wide_192_128.
 func launchAttentionDkvWide[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
@@ -927,6 +963,30 @@ func launchAttentionDq[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Co
 	ctx.Launch("attention_dq"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:104])
 }
 
+// launchAttentionDqApart enqueues a kernel of attention_backward_256.cu: attention_dq_apart_256.
+func launchAttentionDqApart[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, maps *attentionBackwardWideGradMaps, dq P1, lse P2, delta P3,
+	parts driver.Array[attentionPart], group, dqs, lses, window int, c, scale float32) {
+	params := struct {
+		maps   attentionBackwardWideGradMaps
+		dq     cu.DevicePtr
+		lse    cu.DevicePtr
+		delta  cu.DevicePtr
+		parts  driver.Array[attentionPart]
+		group  int32
+		dqs    int32
+		lses   int32
+		window int32
+		c      float32
+		scale  float32
+	}{
+		maps: *maps, dq: driver.AtType(dq, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
+		delta: driver.AtType(delta, kernels.F32), parts: parts, group: driver.Int32(group), dqs: driver.Int32(dqs),
+		lses: driver.Int32(lses), window: driver.Int32(window), c: c, scale: scale,
+	}
+	ctx.Launch("attention_dq_apart"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:568])
+}
+
 // launchAttentionDqWide enqueues a kernel of attention_backward_wide.cu: attention_dq_wide_64, attention_dq_wide_128,
 // attention_dq_wide_192_128.
 func launchAttentionDqWide[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
@@ -956,6 +1016,40 @@ func launchAttentionDqWide[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Contex
 		scale: scale,
 	}
 	ctx.Launch("attention_dq_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:592])
+}
+
+// launchAttentionRounds enqueues a kernel of attention_wide_256.cu: attention_rounds_256.
+func launchAttentionRounds[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
+	threads, sharedBytes int, maps *keysMaps, out P1, lse P2, q P3, totals P4, tiles driver.Array[attentionTile],
+	pages P5, count, heads, box, group, os, lses, qs, pageRows, window, split int, c float32) {
+	params := struct {
+		maps     keysMaps
+		out      cu.DevicePtr
+		lse      cu.DevicePtr
+		q        cu.DevicePtr
+		totals   cu.DevicePtr
+		tiles    driver.Array[attentionTile]
+		pages    cu.DevicePtr
+		count    int32
+		heads    int32
+		box      int32
+		group    int32
+		os       int32
+		lses     int32
+		qs       int32
+		pageRows int32
+		window   int32
+		split    int32
+		c        float32
+	}{
+		maps: *maps, out: driver.AtType(out, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
+		q: driver.AtType(q, kernels.BF16), totals: driver.AtType(totals, kernels.F32), tiles: tiles,
+		pages: driver.AtType(pages, kernels.I32), count: driver.Int32(count), heads: driver.Int32(heads),
+		box: driver.Int32(box), group: driver.Int32(group), os: driver.Int32(os), lses: driver.Int32(lses),
+		qs: driver.Int32(qs), pageRows: driver.Int32(pageRows), window: driver.Int32(window),
+		split: driver.Int32(split), c: c,
+	}
+	ctx.Launch("attention_rounds"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:348])
 }
 
 // launchAttentionWide enqueues a kernel of attention_wide.cu: attention_wide_64, attention_wide_128,
@@ -1392,13 +1486,14 @@ var Kernels = []string{
 	"attention_decode_codes_64_2", "attention_decode_codes_64_4", "attention_decode_codes_96_1",
 	"attention_decode_codes_96_2", "attention_decode_codes_96_4", "attention_delta", "attention_dkv_128",
 	"attention_dkv_16", "attention_dkv_192_128", "attention_dkv_24", "attention_dkv_24_16", "attention_dkv_256",
-	"attention_dkv_32", "attention_dkv_64", "attention_dkv_96", "attention_dkv_wide_128",
-	"attention_dkv_wide_192_128", "attention_dkv_wide_64", "attention_dq_128", "attention_dq_16",
-	"attention_dq_192_128", "attention_dq_24", "attention_dq_24_16", "attention_dq_256", "attention_dq_32",
-	"attention_dq_64", "attention_dq_96", "attention_dq_wide_128", "attention_dq_wide_192_128",
-	"attention_dq_wide_64", "attention_wide_128", "attention_wide_192_128", "attention_wide_64", "expand_kv",
-	"index_dk_128", "index_dk_16", "index_gradients", "index_loss", "index_scores_128", "index_scores_16",
-	"join_heads_backward_bf16", "join_heads_backward_f32", "join_heads_bf16", "join_heads_f32", "list_along_16",
-	"list_along_64", "list_dots_128", "list_dots_16", "list_masks", "list_union", "select_keys",
-	"sinks_backward_bf16", "sinks_backward_f32", "sinks_bf16", "sinks_f32", "store_kv", "store_kv_codes",
+	"attention_dkv_32", "attention_dkv_64", "attention_dkv_96", "attention_dkv_apart_256",
+	"attention_dkv_wide_128", "attention_dkv_wide_192_128", "attention_dkv_wide_64", "attention_dq_128",
+	"attention_dq_16", "attention_dq_192_128", "attention_dq_24", "attention_dq_24_16", "attention_dq_256",
+	"attention_dq_32", "attention_dq_64", "attention_dq_96", "attention_dq_apart_256", "attention_dq_wide_128",
+	"attention_dq_wide_192_128", "attention_dq_wide_64", "attention_rounds_256", "attention_wide_128",
+	"attention_wide_192_128", "attention_wide_64", "expand_kv", "index_dk_128", "index_dk_16", "index_gradients",
+	"index_loss", "index_scores_128", "index_scores_16", "join_heads_backward_bf16", "join_heads_backward_f32",
+	"join_heads_bf16", "join_heads_f32", "list_along_16", "list_along_64", "list_dots_128", "list_dots_16",
+	"list_masks", "list_union", "select_keys", "sinks_backward_bf16", "sinks_backward_f32", "sinks_bf16",
+	"sinks_f32", "store_kv", "store_kv_codes",
 }

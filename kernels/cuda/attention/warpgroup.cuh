@@ -52,6 +52,7 @@ __device__ inline void dots(float (&rows)[8][4], const u32 (&a)[4], u64 b, int m
 CHAIN(8, 64, L8, D8(0), 32, 33, 34, 35, 36)
 CHAIN(16, 128, L16, D16(0), 64, 65, 66, 67, 68)
 CHAIN(24, 192, L24, D24(0), 96, 97, 98, 99, 100)
+CHAIN(32, 256, L32, D32(0), 128, 129, 130, 131, 132)
 
 // hold keeps the compiler from moving uses of d across it.
 template <int N>

@@ -21,6 +21,8 @@ var AttentionCases = []AttentionCase{
 	{Heads: 32, KVHeads: 32, HeadDim: 128, Keys: 8192},
 	{Heads: 32, KVHeads: 32, HeadDim: 64, Keys: 8192},
 	{Heads: 32, KVHeads: 8, HeadDim: 128, Keys: 8192},
+	{Heads: 16, KVHeads: 2, HeadDim: 256, Keys: 8192},
+	{Heads: 16, KVHeads: 2, HeadDim: 256, Keys: 32768},
 	{Heads: 32, KVHeads: 8, HeadDim: 128, Sequences: 256, Keys: 4096},
 	{Heads: 32, KVHeads: 8, HeadDim: 64, Sequences: 256, Keys: 4096},
 	{Heads: 32, KVHeads: 8, HeadDim: 128, Sequences: 8, Keys: 4096},
