@@ -75,9 +75,33 @@ func TestPlanOfPipeline(t *testing.T) {
 		t.Errorf("%v, want %g s of arithmetic and a bubble of %g", step.Parts, 6*longest, share)
 	}
 	checkFullest(t, p)
+	checkBoxes(t, p, 6)
 	p.static[2].Weights += 4 << 20 // which takes most now
 	checkFullest(t, p)
 	checkLongest(t, p)
+}
+
+// checkBoxes holds that a stage has memory for the rows of one micro-batch more than it has in flight, with their
+// gradients, so that they come and go behind the others; the first one, which gets none, for gradients alone.
+func checkBoxes(t *testing.T, p *Plan, micros int) {
+	t.Helper()
+	for i, r := range p.ranks() {
+		flight := min(p.Model.Stages()-i, micros)
+		want, each := flight+1, 2
+		if i == 0 {
+			want, each = flight, 1
+		}
+		bytes := each * kernels.ArenaBytes(p.Model.DType, p.s.Run.MicroBatch*p.s.Data.PackRows, p.Model.Hidden)
+		have := 0
+		for _, lane := range r.AllLanes()[1:] {
+			if lane.Stack.Peak() == bytes {
+				have++
+			}
+		}
+		if have != want {
+			t.Errorf("rank %d: %d arenas of %d bytes for rows, want %d", i, have, bytes, want)
+		}
+	}
 }
 
 // checkLongest holds that each rank has room for the longest sequence, and one has none for a longer one.

@@ -24,23 +24,13 @@ type pipeline struct {
 	empty    kernels.Mark // of the rank's stack, before log-probabilities of a stream
 	inFlight map[passing]*inFlight
 	free     [][]*inFlight    // by chunk: that have no micro-batch any more, the first to end first
+	boxes    [][]*box         // likewise
 	copies   []*kernels.Arena // empty ones, for gradients of weights that are put off
 	clock    *taskClock
 }
 
 // passing is a micro-batch in a chunk of blocks.
 type passing struct{ chunk, micro int }
-
-// inFlight is a micro-batch between a chunk's forward and its gradients, and the lane that has its memory: the first to
-// come is the first to go, which no stack can do.
-type inFlight struct {
-	lane  *parallel.Rank
-	empty kernels.Mark
-	ready []kernels.Event // the lane's memory may be written by copies; nil: a plan
-	pass  *model.Pass
-	sent  []*parallel.Exchange // of the lane's memory, that the other ranks may not have taken
-	later *parallel.WeightGrads
-}
 
 // runPipeline computes the tasks of a rank. It returns the micro-batches whose log-probabilities lie on its stack.
 func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by portion, micros []batchPart, done []MicroBatch) (
@@ -99,25 +89,8 @@ func (p *pipeline) close() {
 	for _, f := range slices.Concat(p.free...) {
 		f.clear()
 	}
-}
-
-// openLanes gives each chunk as many lanes as it has micro-batches in flight, and gradients that are put off their
-// arenas. The rank's own stack has what stays for the step.
-func (p *pipeline) openLanes(r *parallel.Rank) {
-	last := 1
-	more := func(n int) []*parallel.Rank {
-		last += n
-		return r.Lanes(last)[last-n:]
-	}
-	for i := range p.chunks {
-		var free []*inFlight
-		for _, lane := range more(p.tasks.InFlight(r.ID, i)) {
-			free = append(free, &inFlight{lane: lane, empty: lane.Stack.Mark()})
-		}
-		p.free = append(p.free, free)
-	}
-	for _, lane := range more(p.tasks.InWaiting(r.ID)) {
-		p.copies = append(p.copies, lane.Stack)
+	for _, b := range slices.Concat(p.boxes...) {
+		b.clear()
 	}
 }
 
@@ -127,25 +100,10 @@ func (p *pipeline) neighbours(r *parallel.Rank) (before, behind int) {
 	return (r.ID + n - 1) % n, (r.ID + 1) % n
 }
 
-// clear empties the lane, when the other ranks have taken what was sent from it.
-func (f *inFlight) clear() {
-	for _, x := range f.sent {
-		x.Wait()
-	}
-	f.lane.Stack.Release(f.empty)
-	f.sent, f.pass, f.later, f.ready = nil, nil, nil, nil
-	if f.lane.Data != nil {
-		f.ready = []kernels.Event{f.lane.Transfers.Record()}
-	}
-}
-
 // forward takes a micro-batch to the next rank.
 func (p *pipeline) forward(task schedule.Task) {
-	st, free, b := p.chunks[task.Chunk], &p.free[task.Chunk], p.of[task.Micro]
-	f := (*free)[0]
-	*free = (*free)[1:]
-	p.inFlight[passing{task.Chunk, task.Micro}] = f
-	f.clear()
+	st, b := p.chunks[task.Chunk], p.of[task.Micro]
+	f := p.begin(task)
 	r := f.lane
 	before, behind := p.neighbours(r)
 	if task.Chunk == 0 {
@@ -153,9 +111,9 @@ func (p *pipeline) forward(task schedule.Task) {
 	}
 	on := b.upload(r)
 	on.Dropout = p.m.DropoutAt(p.by.step, p.first[task.Micro]+b.from)
-	f.pass = &model.Pass{Batch: on, D: r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)}
+	f.pass = &model.Pass{Batch: on, D: f.box.memory.New(p.m.DType, b.rows(), p.m.Hidden)}
 	if !st.First() {
-		f.pass.X = r.Stack.New(p.m.DType, b.rows(), p.m.Hidden)
+		f.pass.X = f.box.memory.New(p.m.DType, b.rows(), p.m.Hidden)
 		f.receive(before, f.pass.X)
 		p.clock.arrived()
 	}
@@ -172,7 +130,7 @@ func (p *pipeline) forward(task schedule.Task) {
 		p.m.UseAll(r) // and bring states of the next update
 	}
 	if !st.Last() {
-		f.send(behind, f.pass.X)
+		f.sent = append(f.sent, f.send(behind, f.pass.X))
 	}
 }
 
@@ -196,7 +154,7 @@ func (p *pipeline) backward(task schedule.Task) {
 		p.r.Stack.Release(p.empty)
 	}
 	if !st.First() {
-		f.send(before, f.pass.D)
+		f.box.sent = f.send(before, f.pass.D)
 	}
 }
 
@@ -206,26 +164,4 @@ func (p *pipeline) weights(task schedule.Task) {
 	f.later.Compute(f.lane)
 	p.copies = append(p.copies, f.later.Copies)
 	p.end(task)
-}
-
-// end gives the lane of a micro-batch back.
-func (p *pipeline) end(task schedule.Task) {
-	at := passing{task.Chunk, task.Micro}
-	p.free[task.Chunk] = append(p.free[task.Chunk], p.inFlight[at])
-	delete(p.inFlight, at)
-}
-
-// receive brings rows of another rank, or their gradients, and makes what is enqueued next wait for them.
-func (f *inFlight) receive(from int, t kernels.Tensor) {
-	kernels.CountExchange(f.lane.Dev, kernels.ExchangeStages, t.Bytes())
-	if f.lane.Data != nil {
-		f.lane.Data.Receive(from, t, f.ready...).Wait()
-	}
-}
-
-// send offers what has been computed to another rank. It waits for nothing.
-func (f *inFlight) send(to int, t kernels.Tensor) {
-	if f.lane.Data != nil {
-		f.sent = append(f.sent, f.lane.Data.Send(to, t, f.lane.Transfers.Record()))
-	}
 }

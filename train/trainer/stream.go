@@ -131,7 +131,7 @@ func (g *stageRun) tell(micro int) {
 // rows is of how many micro-batches the rank may compute the forward, as far as rows and memory go.
 func (g *stageRun) rows() int {
 	have, free := g.stage.Forwards, g.free[0]
-	if len(free) == 0 || !free[0].taken() {
+	if len(free) == 0 || !taken(free[0], g.boxes[0][0]) {
 		return have
 	}
 	g.s.mu.Lock()
@@ -161,14 +161,4 @@ func (g *stageRun) gradients() int {
 	default:
 		return have
 	}
-}
-
-// taken tells whether other ranks have come for all that was sent from a lane.
-func (f *inFlight) taken() bool {
-	for _, x := range f.sent {
-		if !x.Taken() {
-			return false
-		}
-	}
-	return true
 }
