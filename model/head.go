@@ -95,7 +95,8 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets 
 }
 
 // segments calls chunk for all rows, in order. A segment of one chunk adds to the gradient; the chunks of a longer one
-// are a sum that goes on, which is then added.
+// are a sum that goes on, which is then added. Where each segment has a gradient of its own, which is 0 so far, that is
+// the sum.
 func (h *Head) segments(r *parallel.Rank, b *Batch, chunk func(from, to int, grad kernels.Tensor, goesOn bool)) {
 	if !h.W.Trained() {
 		h.chunks(r.Dev.Spare(), b, func(from, to int) { chunk(from, to, kernels.Tensor{}, false) })
@@ -109,10 +110,13 @@ func (h *Head) segments(r *parallel.Rank, b *Batch, chunk func(from, to int, gra
 				chunk(from, min(from+most, to), grad, goesOn)
 			}
 		}
-		if to-from > most {
-			sumSegment(r, own, func(sum kernels.Tensor) { all(sum, true) })
-		} else {
+		switch {
+		case to-from <= most:
 			all(own, false)
+		case b.apart():
+			all(own, true)
+		default:
+			sumSegment(r, own, func(sum kernels.Tensor) { all(sum, true) })
 		}
 	})
 }

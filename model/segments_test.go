@@ -139,3 +139,60 @@ func stepOf(r *parallel.Rank, m *model.Model, ids, offsets []int32) {
 		LogProb: r.Stack.New(kernels.F32, 1, len(own)), Targets: model.Targets{IDs: parallel.Upload(r, own)},
 		Loss: model.Loss{Derivative: d.ColRange}}}}, nil)
 }
+
+// The head's gradients of each segment by itself, in chunks or whole, add up to that of all segments.
+func TestHeadGradientsApart(t *testing.T) {
+	const rows = 200
+	offsets := []int32{0, 70, rows}
+	grads := func(r *parallel.Rank, m *model.Model, apart bool) []float32 {
+		defer r.Stack.Release(r.Stack.Mark())
+		w, b := m.Head.W, model.NewBatch(r, make([]int32, rows), &kernels.Layout{Segments: offsets,
+			Spans: []kernels.Span{{Rows: 70}, {Row: 70, Rows: rows - 70}}}, nil)
+		sum := r.Stack.Zeros(kernels.F32, w.W.Rows, w.W.Cols)
+		all := sum
+		if apart {
+			n := len(offsets) - 1
+			b.Segments = &kernels.Groups{Offsets: b.Segments.Offsets, Count: n, Segments: 1}
+			all = r.Stack.Zeros(kernels.F32, n*sum.Rows, sum.Cols).Stacked(0, n, sum.Rows)
+		}
+		w.Grad = all
+		w.HeadGrad = kernels.Tensor{}
+		var x []float32
+		var ids []int32
+		for i := range rows {
+			ids = append(ids, int32(i%30))
+			for range w.W.Cols {
+				x = append(x, float32(len(x)%17-8)/8)
+			}
+		}
+		in := parallel.Upload(r, x).Reshape(rows, w.W.Cols)
+		d := parallel.Upload(r, slices.Repeat([]float32{-1}, rows))
+		m.Head.Backward(r, r.Stack.New(kernels.F32, rows, w.W.Cols), r.Stack.New(kernels.F32, 1, rows), in,
+			model.Targets{IDs: parallel.Upload(r, ids)}, model.Loss{Derivative: d.ColRange}, b)
+		if apart {
+			r.Dev.Accumulate(sum.Reshape(1, sum.Len()), all.Reshape(all.Groups, sum.Len()))
+		}
+		return parallel.Download[float32](r, sum)
+	}
+	for _, spare := range []int{1, 1 << 20} { // chunks of 64 rows, or of a segment
+		dev, err := cpu.New(kernels.Default(), cpu.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		err = parallel.Run([]kernels.Device{narrowDevice{dev, spare}}, func(r *parallel.Rank) error {
+			m, err := model.LoadFolder(r.Dev, "testdata/qwen3_moe", "", model.Options{DType: kernels.F32})
+			if err != nil {
+				return err
+			}
+			m.TrainAll()
+			if want, got := grads(r, m, false), grads(r, m, true); !slices.Equal(got, want) || got[0] == 0 {
+				t.Errorf("%d bytes of logits: gradients of segments do not add up to that of all", spare)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
