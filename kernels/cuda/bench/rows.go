@@ -156,7 +156,12 @@ func optimizer(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 		Correction2: 0.05})
 	s := kernels.AdamW{LR: 1e-9, Beta1: 0.9999999, Beta2: 0.9999999, Eps: 1e-8, Correction1: 0.1, Correction2: 0.05}
 	size := fmt.Sprintf(", %d", rowsWeights)
+	quarters := m.Reshape(4, rowsWeights/4)
 	return []RowsCase{
+		{"zero, fp32" + size, []kernels.Tensor{master}, func() { d.Zero(grad) }},
+		{"accumulate of 4, fp32, 4 x" + size[1:] + " / 4", []kernels.Tensor{quarters, quarters.RowRange(0, 2)}, func() {
+			d.Accumulate(grad.Reshape(4, rowsWeights/4).RowRange(0, 1), quarters)
+		}},
 		{"sum of squares" + size, []kernels.Tensor{master}, func() { d.SumSquares(sum, master) }},
 		{"AdamW" + size, []kernels.Tensor{w, master, master, m, m, v, v, grad, grad}, func() {
 			d.AdamW(w, master, m, v, grad, one, s)

@@ -157,6 +157,19 @@ struct Piece {
   }
 };
 
+// SideBySide is the columns of a warp's pieces of a matrix where all 256 of them are in one row: there a lane may take
+// four fp32 of each half, so that a store of the warp fills every sector that it touches. Pieces are not lined up with
+// addresses, which the caller asks for.
+struct SideBySide {
+  int first, lane;
+  bool all;
+  __device__ SideBySide(Piece at, int cols) : lane(warp_lane()) {
+    first = at.col - lane * kEight;
+    all = first >= 0 && first + kLanes <= cols;
+  }
+  __device__ int col(int half) const { return first + half * kLanes / 2 + lane * 4; }
+};
+
 // Lanes8 is Lanes with lanes 8t ... 8t+7 in thread t, those of eight adjacent columns.
 struct Lanes8 {
   float v[kEight];

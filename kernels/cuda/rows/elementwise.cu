@@ -1,4 +1,5 @@
-// Zero, Copy, Add, Accumulate, Scale: a thread for eight columns of a row. Bound: the bytes read and written.
+// Zero, Copy, Add, Accumulate, Scale: a thread for eight columns of a row; of fp32 that is only written, or read in
+// several parts, for four in each half of its warp's. Bound: the bytes read and written.
 #include "rows.cuh"
 
 #define PIECE                       \
@@ -8,14 +9,26 @@
   float v[kEight];
 
 template <class T>
-__device__ void zero(T* x, int rows, int cols, int stride) {
-  PIECE
-#pragma unroll
-  for (int j = 0; j < kEight; j++) v[j] = 0.f;
-  store8(x + (size_t)at.row * stride + at.col, left, v);
+__device__ void zero(T* row, Piece at, int cols) {
+  float v[kEight] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
+  store8(row + at.col, cols - at.col, v);
 }
-KERNEL(zero16, u16* x, int rows, int cols, int stride) { zero(x, rows, cols, stride); }
-KERNEL(zero32, float* x, int rows, int cols, int stride) { zero(x, rows, cols, stride); }
+KERNEL(zero16, u16* x, int rows, int cols, int stride) {
+  Piece at(cols);
+  if (at.row < rows) zero(x + (size_t)at.row * stride, at, cols);
+}
+KERNEL(zero32, float* x, int rows, int cols, int stride) {
+  Piece at(cols);
+  if (at.row >= rows) return;
+  float* row = x + (size_t)at.row * stride;
+  SideBySide side(at, cols);
+  if (!side.all || ((size_t)(row + side.first) & 15)) {
+    zero(row, at, cols);
+    return;
+  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) *(float4*)(row + side.col(h)) = make_float4(0.f, 0.f, 0.f, 0.f);
+}
 
 template <class D, class S>
 __device__ void copy(D* d, const S* s, int rows, int cols, int ds, int ss) {
@@ -47,10 +60,32 @@ __device__ void add(T* out, const T* a, const T* b, int rows, int cols, int os, 
 #define ADD(T) (T * out, const T* a, const T* b, int rows, int cols, int os, int as, int bs)
 KERNELS(add, ADD, (out, a, b, rows, cols, os, as, bs))
 
+// accumulate_whole is accumulate of a lane's columns side by side with the warp's: four parts are on their way before
+// one is added.
+__device__ inline void accumulate_whole(float* dst, const float* parts, int count, int ps, SideBySide side) {
+  float4 sum[2];
+#pragma unroll
+  for (int h = 0; h < 2; h++) sum[h] = *(const float4*)(dst + side.col(h));
+#pragma unroll 4
+  for (int s = 0; s < count; s++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float4 part = *(const float4*)(parts + (size_t)s * ps + side.col(h)), v = sum[h];
+      sum[h] = make_float4(v.x + part.x, v.y + part.y, v.z + part.z, v.w + part.w);
+    }
+#pragma unroll
+  for (int h = 0; h < 2; h++) *(float4*)(dst + side.col(h)) = sum[h];
+}
+
 // accumulate: dst = ((dst + parts[0]) + parts[1]) + ...
 KERNEL(accumulate, float* dst, const float* parts, int count, int cols, int ps) {
   Piece at(cols);
   if (at.row >= 1) return;
+  SideBySide side(at, cols);
+  if (side.all && (((size_t)(dst + side.first) | (size_t)(parts + side.first)) & 15) == 0 && ps % 4 == 0) {
+    accumulate_whole(dst, parts, count, ps, side);
+    return;
+  }
   int left = cols - at.col;
   float v[kEight];
   load8(dst + at.col, left, v);

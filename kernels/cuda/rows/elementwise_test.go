@@ -43,6 +43,15 @@ func TestElementwise(t *testing.T) {
 				d.Accumulate(x[0], x[1])
 			})
 	}
+	// Whole warps of columns, and the rest of a row, from any column on.
+	cudatest.Both(t, "accumulate, zero, from a column on", []cudatest.Operand{cudatest.Normal(kernels.F32, 1, 3000, 1),
+		cudatest.Normal(kernels.F32, 6, 3000, 1)},
+		func(d kernels.Device, x []kernels.Tensor) {
+			d.Accumulate(x[0].ColRange(4, 2700), x[1].ColRange(4, 2700))
+			d.Accumulate(x[0].ColRange(1, 2700), x[1].RowRange(0, 3).ColRange(2, 2701))
+			d.Zero(x[1].ColRange(1, 600))
+			d.Zero(x[1].ColRange(600, 1200))
+		})
 	cudatest.Both(t, "copy int32", []cudatest.Operand{cudatest.Ints(1, 9, cudatest.Below(9, 100)),
 		cudatest.Ints(1, 9, cudatest.Below(9, 100))},
 		func(d kernels.Device, x []kernels.Tensor) {
