@@ -69,8 +69,17 @@ func (d *Device) RouteBackward(dlogits, _, _, _, probs kernels.Tensor, _ kernels
 	d.rows(dlogits, probs)
 }
 func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, _ []int32) {
-	d.rows(p.Source, p.RowOf, experts)
+	if d.work == nil {
+		return
+	}
+	d.count(Sort, float64(experts.Len()), bytesOf(p.Source, p.RowOf, experts))
+	if experts.Len() > fewSorted { // count, scan and deal
+		d.work.Costs[Sort].Calls += 2
+	}
 }
+
+// fewSorted rows of experts are sorted by one kernel of a GPU.
+const fewSorted = 8192
 
 // Gather reads a row for each that it writes.
 func (d *Device) Gather(out, _, _ kernels.Tensor)     { d.rows(out, out) }

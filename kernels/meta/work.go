@@ -20,6 +20,7 @@ const (
 	// an indexer its ReLU and weight. FLOPs is how many there are.
 	Scores
 	ScoresBackward
+	Sort       // of rows by expert; FLOPs is how many
 	Recurrence // chunks of DeltaNet and Mamba, forward and backward
 	Rows       // all that has no products: bound by memory
 	Optimizer  // sums of squares, AdamW and new codes: bound by memory
@@ -65,7 +66,7 @@ func (w Work) Times(n float64) Work {
 // FLOPs is that of products of all kinds.
 func (w Work) FLOPs() (all float64) {
 	for k, c := range w.Costs {
-		if Kind(k) != Scores && Kind(k) != ScoresBackward {
+		if Kind(k) != Scores && Kind(k) != ScoresBackward && Kind(k) != Sort {
 			all += c.FLOPs
 		}
 	}

@@ -112,6 +112,15 @@ func TestStepTimes(t *testing.T) {
 	if got, want := spelled(s), "prefill 30.015, decode 500.25; 530.265"; got != want {
 		t.Errorf("rollouts: %s, want %s", got, want)
 	}
+	// 131,072 rows of experts are sorted in 64.9 us on a GPU with calls of 3 us, on a CPU by their bytes alone
+	gpu, one := clock{round, 1}, clock{cpuMachine(1), 1}
+	gpu.machine.Rates.Call = 3
+	if got := gpu.seconds(meta.Sort, meta.Cost{Calls: 3, FLOPs: 131072}); math.Abs(got-64.9e-6) > 1e-9 {
+		t.Errorf("131,072 rows are sorted in %g s", got)
+	}
+	if got := one.seconds(meta.Sort, meta.Cost{FLOPs: 131072, Bytes: 1e9}); got != 1 {
+		t.Errorf("a CPU sorts 1 GB in %g s", got)
+	}
 	// 1 GB of few rows takes 2 s, and 3 exchanges an operation and an event of 1 ms each
 	if got, want := (clock{round, 2}).forward(with(meta.Work{}, kernels.ExchangeFew, 3, 1), 1), 2.006; got != want {
 		t.Errorf("an exchange of few rows takes %g s, want %g", got, want)
