@@ -164,6 +164,9 @@ func (m *Model) Placement() (text string) {
 		if m.chunks > 1 {
 			text += fmt.Sprintf(" of %d chunks", m.chunks)
 		}
+		for i, st := range m.stages {
+			text += fmt.Sprintf("%s %d", []string{":", ","}[min(i, 1)], st.To-st.From)
+		}
 	case sharded:
 		text = "weights sharded"
 	default:

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"lockstep/parallel/schedule"
 	"lockstep/train/trainer"
@@ -14,6 +15,7 @@ type pipelineTimes struct {
 	computed float64 // by tasks alone, mean of the ranks
 	even     float64 // by the schedule, if tasks of all stages took their mean
 	uneven   float64 // by the schedule, with the times that tasks of each stage take
+	tasks    string  // what those are
 }
 
 // timesOf are those of so many steps by a schedule of this name, whose ranks have so many chunks.
@@ -39,6 +41,7 @@ func timesOf(name string, chunks, steps int, ranks [][]trainer.TaskTime) (p pipe
 	for _, k := range stages {
 		costs = append(costs, k.mean())
 	}
+	p.tasks = spelled(costs)
 	seconds := func(c schedule.Costs) float64 {
 		_, end := s.Times(c)
 		return float64(end) / nanoseconds
@@ -61,6 +64,19 @@ const nanoseconds = 1e9
 func (k kindTimes) mean() schedule.Cost {
 	of := func(kind schedule.Kind) int { return int(nanoseconds * k[kind].seconds / max(k[kind].tasks, 1)) }
 	return schedule.Cost{Forward: of(schedule.Forward), Backward: of(schedule.Backward), Weights: of(schedule.Weights)}
+}
+
+// spelled is the milliseconds of tasks of each stage: forward, backward and, where they are put off, of weights.
+func spelled(costs schedule.Costs) string {
+	var list []string
+	for _, c := range costs {
+		text := fmt.Sprintf("%.2f + %.2f", float64(c.Forward)/1e6, float64(c.Backward)/1e6)
+		if c.Weights > 0 {
+			text += fmt.Sprintf(" + %.2f", float64(c.Weights)/1e6)
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, ", ")
 }
 
 // printBubble adds rows of a pipeline: what is missing to as many times the speed of one rank, as a share of the ranks'
@@ -87,4 +103,5 @@ func (m onMesh) printBubble(tab io.Writer, one onMesh) {
 		left -= part.seconds / m.step
 	}
 	fmt.Fprintf(tab, "\t%.3f\t\t    as tasks, update and pauses take longer than on one rank\n", left)
+	fmt.Fprintf(tab, "\t\t\t    tasks of each stage take %s ms\n", p.tasks)
 }

@@ -33,7 +33,8 @@ func TestPipelineTimes(t *testing.T) {
 	p := timesOf(schedule.OneF1B, 1, 2, [][]trainer.TaskTime{append(first[0], second[0]...),
 		append(first[1], second[1]...)})
 	// means are 2 and 4 s: 1F1B takes 3 times 6
-	if want := (pipelineTimes{took: 21.5, computed: 12, even: 18, uneven: 21}); p != want {
+	if want := (pipelineTimes{took: 21.5, computed: 12, even: 18, uneven: 21,
+		tasks: "1000.00 + 2000.00, 3000.00 + 6000.00"}); p != want {
 		t.Errorf("%+v, want %+v", p, want)
 	}
 	var out strings.Builder
@@ -48,6 +49,9 @@ func TestPipelineTimes(t *testing.T) {
 // Of a step that goes by its schedule nothing is lost to rows, whatever the chunks of each rank take.
 func TestPipelineTimesOfChunks(t *testing.T) {
 	s := schedule.New(schedule.Interleaved, 2, 2, 4)
+	if got := spelled(schedule.Costs{{Forward: 1e6, Backward: 25e5, Weights: 5e5}}); got != "1.00 + 2.50 + 0.50" {
+		t.Errorf("tasks of %s ms", got)
+	}
 	costs := schedule.Costs{{Forward: 1e6, Backward: 2e6}, {Forward: 3e6, Backward: 5e6}, {Forward: 2e6, Backward: 7e6},
 		{Forward: 4e6, Backward: 9e6}}
 	spans, err := s.Simulate(costs)
@@ -81,6 +85,11 @@ func TestRanksOfPipeline(t *testing.T) {
 		var out strings.Builder
 		if err := Ranks(context.Background(), s, RanksOptions{Steps: 2, Out: &out}); err != nil {
 			t.Fatal(err)
+		}
+		cut := map[string]string{schedule.Interleaved: "blocks in 2 stages of 2 chunks: 1, 1, 1, 1"}[name]
+		if !regexp.MustCompile(`blocks in 2 stages(: \d, \d| of 2 chunks: 1, 1, 1, 1)\n`).MatchString(out.String()) ||
+			!strings.Contains(out.String(), cut) {
+			t.Errorf("%s: the cut is not told:\n%s", name, out.String())
 		}
 		sum, parts := 0.0, regexp.MustCompile(`(?m)^ *(-?\d\.\d{3})(?: +\d\.\d{3})?  +(missing|the schedule|as )`).
 			FindAllStringSubmatch(out.String(), -1)
