@@ -21,7 +21,7 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 	for _, r := range slices.Concat([]bench.Result{bench.Copy(d, each)}, bench.Rows(d, each),
 		bench.MatMul(d, each, bench.MatMulCases), bench.Quantized(d, each, bench.QuantizedCases),
 		bench.Codes(d, each, bench.CodesCases), bench.Attention(d, each, bench.AttentionCases),
-		bench.Sparse(d, each, bench.SparseCases)) {
+		bench.Sparse(d, each, bench.SparseCases), bench.Recurrent(d, each, bench.RecurrentCases)) {
 		lines = append(lines, kernelTime{Name: r.Case, Seconds: r.Seconds, flops: r.Flops, bytes: r.Bytes,
 			note: r.Note, peer: r.Peer})
 	}

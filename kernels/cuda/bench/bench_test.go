@@ -43,6 +43,13 @@ func BenchmarkSparse(b *testing.B) {
 	}
 }
 
+// BenchmarkRecurrent prints the lines of Recurrent.
+func BenchmarkRecurrent(b *testing.B) {
+	for _, r := range Recurrent(cudatest.Card.(*cuda.Device), 200*time.Millisecond, RecurrentCases) {
+		b.Logf("%s: %.3f ms", r.Case, r.Seconds*1e3)
+	}
+}
+
 func BenchmarkMatMul(b *testing.B) {
 	for _, r := range MatMul(cudatest.Card.(*cuda.Device), 200*time.Millisecond, MatMulCases) {
 		fmt.Printf("%-45s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, r.Seconds*1e6, r.Flops/r.Seconds/1e12,

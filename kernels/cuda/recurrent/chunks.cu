@@ -1,9 +1,9 @@
 // Rule 4 of the definition (kernels/recurrent.go), forward: Gated DeltaNet's delta rule and Mamba2's state space. Four
-// kernels: queries and keys of all rows; c, P and M of all chunks, side by side; then a block for 64 values of a head
-// of a sequence, which walks through its chunks with the state in shared memory; then the slots' keys and decays, which
-// the blocks of a head before have read. Bound: about rows*heads*(dim*values*3 + 64*(2*dim + values)) fma of fp32, no
-// tensor core computes them; for one row of a sequence the bytes of its state.
-#include "chunks.cuh"
+// kernels: queries and keys of all rows; c, P and M of all chunks, side by side; then a block for some values of a head
+// of a sequence, which walks through its chunks with the state in shared memory (chunk_scans.cuh); then the slots' keys
+// and decays, which the blocks of a head before have read. Bound: about rows*heads*(dim*values*3 + 64*(2*dim + values))
+// fma of fp32, no tensor core computes them; for one row of a sequence the bytes of its state.
+#include "chunk_scans.cuh"
 
 // chunk_rows: a warp for a head of a row. to F32 [rows, heads*dim] = x, for the delta rule x*rs of length 1, for its
 // queries times scale.
@@ -79,113 +79,154 @@ __device__ void chunk_pairs(Heads h, float* c, float* factor, float* p, float* m
 KERNELS(chunk_pairs, CHUNK_PAIRS,
         (h, c, factor, p, m, q, k, g, b, dt, cuts, Slots{slot_s, slot_k, slot_n, slot_c}, gs, bs))
 
-extern __shared__ float state[];  // [dim][kTile]
+extern __shared__ float4 shared_scan[];
 
-// chunk_scan: a block for kTile values of a head of a sequence. out nil: the backward's replay, which keeps the state
+// Scan is what a block of chunk_scan has in shared memory.
+template <int V>
+struct Scan {
+  Slab slabs[kSlabs];
+  Decays decays[kSlabs];
+  float n[kChunk][V], state[1][V];  // state [dim][V]
+};
+
+// chunk_scan: a block for V values of a head of a sequence. out nil: the backward's replay, which keeps the state
 // before each cut in states F32 [cuts, heads, dim, values], n and, of the delta rule, h = k S in added, reads F32
 // [rows, heads, values].
-template <class T>
+template <class T, int V>
 __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* reads, const float* q, const float* k,
                            const T* v, const float* c, const float* factor, const float* p, const float* m,
                            const float* skip, const Sequence* sequences, const Cut* cuts, Slots slots, int os, int vs) {
-  __shared__ Stage stage;
-  __shared__ float n[kChunk][kTile], corner[kSolve][kSolve], cs[kChunk];
+  constexpr bool kAlone = V < kTile;  // on a multiprocessor: no other block computes while values are on their way
+  Scan<V>& s = *(Scan<V>*)shared_scan;
+  float *state = s.state[0], *n = s.n[0];
   Sequence seq = sequences[blockIdx.x];
-  int head = blockIdx.y, kh = h.key_head(head), first = blockIdx.z * kTile, cols = min(kTile, h.values - first);
+  int head = blockIdx.y, kh = h.key_head(head), first = blockIdx.z * V, cols = min(V, h.values - first);
+  int pieces = (h.dim + kTile - 1) / kTile;
   size_t width = (size_t)h.key_heads * h.dim, slot = (size_t)seq.slot * h.heads + head;
+  const float* old = slots.k + ((size_t)seq.slot * h.key_heads + kh) * kChunk * h.dim;
   float* kept = slots.s + slot * h.dim * h.values + first;
-  for (int x = threadIdx.x; x < h.dim * kTile; x += kThreads) {
-    int e = x / kTile, j = x % kTile;
+  bool wide = h.dim % 4 == 0;
+
+  // Parts of a chunk: keys and -M of the delta rule, queries and P for outputs, keys of all rows for the next state.
+  auto part = [&](const Cut& cut, int i) {
+    const float *queries = q + cut.row * width + kh * h.dim, *keys = k + cut.row * width + kh * h.dim;
+    size_t pair = ((size_t)cut.row * h.heads + head) * kChunk, across = (size_t)h.heads * kChunk;
+    auto piece = [&](const float* x, int e) {
+      return Source{x, x + e, 0, width, 0, cut.rows, min(kTile, h.dim - e), wide};
+    };
+    if (h.delta) {
+      if (i < pieces) return piece(keys, i * kTile);
+      if (i == pieces) return Source{m, m + pair, 0, across, 0, cut.rows, kChunk, true};
+      i -= pieces + 1;
+    }
+    if (out) {
+      if (i < pieces) return piece(queries, i * kTile);
+      if (i == pieces) return Source{p, p + pair, 0, across, 0, cut.rows, kChunk, true};
+      i -= pieces + 1;
+    }
+    int e = i * kTile, end = cut.end();
+    return Source{old + e, keys + e, (size_t)h.dim, width, cut.from, end == kChunk ? end : 0, min(kTile, h.dim - e),
+                  wide};
+  };
+  auto decays = [&](const Cut& cut, Decays& to) {
+    int x = threadIdx.x;
+    size_t row = cut.row;
+    if (x < cut.end())
+      copy4(&to.c[x], x < cut.from ? slots.c + slot * kChunk + x : c + (row + x - cut.from) * h.heads + head, 4);
+    if (x < cut.rows) copy4(&to.factor[x], factor + (row + x) * h.heads + head, 4);
+  };
+  int parts = (h.delta ? pieces + 1 : 0) + (out ? pieces + 1 : 0) + pieces;
+  Ring<decltype(part), decltype(decays)> ring(s.slabs, s.decays, cuts + seq.first, seq.count, 1, parts, part, decays);
+
+  for (int x = threadIdx.x; x < h.dim * V; x += kThreads) {
+    int e = x / V, j = x % V;
     state[x] = seq.fresh || j >= cols ? 0.f : kept[(size_t)e * h.values + j];
   }
-  bool moved = seq.fresh;
   for (int i = 0; i < seq.count; i++) {
     Cut cut = cuts[seq.first + i];
+    Decays& d = s.decays[i % kSlabs];
     int from = cut.from, end = cut.end();
     size_t row = cut.row;
-    auto of_row = [&](const float* x, int r) { return x[(row + r) * h.heads + head]; };
-    auto pair = [&](const float* x, int r, int j) { return x[((row + r) * h.heads + head) * kChunk + j]; };
-    auto value = [&](int r, int j) { return load(v, (row + r) * vs + head * h.values + first + j); };
-    const float *mine = q + row * width + kh * h.dim, *fresh = k + row * width + kh * h.dim,
-                *old = slots.k + ((size_t)seq.slot * h.key_heads + kh) * kChunk * h.dim;
+    Chains<V / kAcross> value;
+    auto input = [&](int r, int j) { return load(v, (row + r) * vs + head * h.values + first + j); };
+    if (kAlone) value.each(cut.rows, cols, [&](int r, int j, float& x) { x = input(r, j); });
+    auto known = [&](int r, int j, float x) { return kAlone ? x : input(r, j); };
     __syncthreads();
-    for (int x = threadIdx.x; x < end; x += kThreads)
-      cs[x] = x < from ? slots.c[slot * kChunk + x] : of_row(c, x - from);
-    for (int x = threadIdx.x; x < from * kTile; x += kThreads)
-      n[x / kTile][x % kTile] =
-          x % kTile < cols ? slots.n[(slot * kChunk + x / kTile) * h.values + first + x % kTile] : 0.f;
+    for (int x = threadIdx.x; x < from * V; x += kThreads)
+      n[x] = x % V < cols ? slots.n[(slot * kChunk + x / V) * h.values + first + x % V] : 0.f;
     if (states)
-      for (int x = threadIdx.x; x < h.dim * kTile; x += kThreads)
-        if (x % kTile < cols)
-          states[((size_t)(seq.first + i) * h.heads + head) * h.dim * h.values + (size_t)(x / kTile) * h.values +
-                 first + x % kTile] = state[x];
+      for (int x = threadIdx.x; x < h.dim * V; x += kThreads)
+        if (x % V < cols)
+          states[((size_t)(seq.first + i) * h.heads + head) * h.dim * h.values + (size_t)(x / V) * h.values + first +
+                 x % V] = state[x];
 
-    auto stored = [&](int j, int e) { return state[e * kTile + j]; };
+    auto of_state = [&](Chains<V / kAcross>& t) {
+      for (int e = 0; e < h.dim; e += kTile) t.across(ring.next(), state + e * V, cut.rows, min(kTile, h.dim - e));
+    };
     if (h.delta) {
-      Tile t;
-      chain<true, false>(
-          stage, t, 0, 0, cut.rows, cols, h.dim, [&](int r, int e) { return fresh[r * width + e]; }, stored);
-      each(t, 0, 0, cut.rows, cols, [&](int r, int j, float x) {
+      Chains<V / kAcross> t;
+      of_state(t);
+      t.each(cut.rows, cols, [&](int r, int j, float x) {
         if (reads) reads[((row + r) * h.heads + head) * h.values + first + j] = x;
-        n[from + r][j] = (value(r, j) + x * -exp2_sub(cs[from + r], 1.f, 0.f)) * of_row(factor, r);
+        n[(from + r) * V + j] = x * -exp2_sub(d.c[from + r], 1.f, 0.f);
       });
-      __syncthreads();
-      solve(n, corner, from, cut.rows, [](int r) { return r; }, [&](int r, int j) { return pair(m, r - from, j); });
+      value.each(cut.rows, cols, [&](int r, int j, float x) {
+        n[(from + r) * V + j] = (known(r, j, x) + n[(from + r) * V + j]) * d.factor[r];
+      });
+      Slab& pairs = ring.next();
+      solve(s.n, from, cut.rows, [](int r) { return r; }, [&](int r, int j) { return pairs.v[r - from][j]; });
     } else {
-      for (int x = threadIdx.x; x < cut.rows * kTile; x += kThreads)
-        if (x % kTile < cols) n[from + x / kTile][x % kTile] = value(x / kTile, x % kTile) * of_row(factor, x / kTile);
+      value.each(cut.rows, cols, [&](int r, int j, float x) {
+        n[(from + r) * V + j] = known(r, j, x) * factor[(row + r) * h.heads + head];
+      });
       __syncthreads();
     }
     if (added)
-      for (int x = threadIdx.x; x < cut.rows * kTile; x += kThreads)
-        if (x % kTile < cols)
-          added[((row + x / kTile) * h.heads + head) * h.values + first + x % kTile] = n[from + x / kTile][x % kTile];
+      for (int x = threadIdx.x; x < cut.rows * V; x += kThreads)
+        if (x % V < cols) added[((row + x / V) * h.heads + head) * h.values + first + x % V] = n[from * V + x];
     if (out) {
-      Tile t;
-      chain<true, false>(
-          stage, t, 0, 0, cut.rows, cols, h.dim, [&](int r, int e) { return mine[r * width + e]; }, stored);
-      each(t, 0, 0, cut.rows, cols, [&](int r, int j, float& x) { x = x * exp2_sub(cs[from + r], 1.f, 0.f); });
-      chain<true, false>(
-          stage, t, 0, 0, cut.rows, cols, end, [&](int r, int j) { return pair(p, r, j); },
-          [&](int j, int i) { return n[i][j]; });
-      each(t, 0, 0, cut.rows, cols, [&](int r, int j, float x) {
-        if (!h.delta) x = x + value(r, j) * skip[head];
+      Chains<V / kAcross> t;
+      of_state(t);
+      t.each(cut.rows, cols, [&](int r, int j, float& x) { x = x * exp2_sub(d.c[from + r], 1.f, 0.f); });
+      t.across(ring.next(), n, cut.rows, end);
+      if (!h.delta)
+        t.each(cut.rows, cols, [&](int r, int j, float& x) { x = x + input(r, j) * skip[head]; });
+      t.each(cut.rows, cols, [&](int r, int j, float x) {
         store(out, (row + r) * os + head * h.values + first + j, x + 0.f);
       });
     }
-    if (end < kChunk) continue;
-    moved = true;
-    float last = cs[end - 1], factor_of_all = exp2_def(last);
-    for (int e0 = 0; e0 < h.dim; e0 += kTile) {
-      Tile t;
-      each(t, e0, 0, h.dim, cols, [&](int e, int j, float& x) { x = state[e * kTile + j] * factor_of_all; });
-      chain<false, false>(
-          stage, t, e0, 0, h.dim, cols, end,
-          [&](int e, int r) {
-            return (r < from ? old[r * h.dim + e] : fresh[(r - from) * width + e]) * exp2_sub(cs[r], -1.f, last);
-          },
-          [&](int j, int r) { return n[r][j]; });
-      each(t, e0, 0, h.dim, cols, [&](int e, int j, float x) { state[e * kTile + j] = x; });
+    for (int e = 0; e < h.dim; e += kTile) {
+      Slab& keys = ring.next();
+      if (end < kChunk) continue;
+      float last = d.c[end - 1], factor_of_all = exp2_def(last);
+      if (e == 0) {
+        if (threadIdx.x < kChunk) d.weight[threadIdx.x] = exp2_sub(d.c[threadIdx.x], -1.f, last);
+        __syncthreads();
+      }
+      scale(keys, d.weight, end);
+      Chains<V / kAcross> t;
+      t.each(h.dim - e, cols, [&](int r, int j, float& x) { x = state[(e + r) * V + j] * factor_of_all; });
+      t.down(keys, n, end);
+      t.each(h.dim - e, cols, [&](int r, int j, float x) { state[(e + r) * V + j] = x; });
     }
   }
   if (!slots.s || seq.count == 0) return;
   __syncthreads();
   Cut cut = cuts[seq.first + seq.count - 1];
-  for (int x = threadIdx.x; x < cut.rows * kTile; x += kThreads)
-    if (x % kTile < cols)
-      slots.n[(slot * kChunk + cut.from + x / kTile) * h.values + first + x % kTile] =
-          n[cut.from + x / kTile][x % kTile];
-  if (moved)
-    for (int x = threadIdx.x; x < h.dim * kTile; x += kThreads)
-      if (x % kTile < cols) kept[(size_t)(x / kTile) * h.values + x % kTile] = state[x];
+  for (int x = threadIdx.x; x < cut.rows * V; x += kThreads)
+    if (x % V < cols)
+      slots.n[(slot * kChunk + cut.from + x / V) * h.values + first + x % V] = n[cut.from * V + x];
+  if (seq.fresh || seq.count > 1 || cut.end() == kChunk)
+    for (int x = threadIdx.x; x < h.dim * V; x += kThreads)
+      if (x % V < cols) kept[(size_t)(x / V) * h.values + x % V] = state[x];
 }
 #define CHUNK_SCAN(T)                                                                                                 \
   (Heads h, T * out, float* states, float* added, float* reads, const float* q, const float* k, const T* v,           \
    const float* c, const float* factor, const float* p, const float* m, const float* skip, const Sequence* sequences, \
    const Cut* cuts, float* slot_s, float* slot_k, float* slot_n, float* slot_c, int os, int vs)
-KERNELS(chunk_scan, CHUNK_SCAN,
-        (h, out, states, added, reads, q, k, v, c, factor, p, m, skip, sequences, cuts,
-         Slots{slot_s, slot_k, slot_n, slot_c}, os, vs))
+SCANS(chunk_scan, CHUNK_SCAN,
+      (h, out, states, added, reads, q, k, v, c, factor, p, m, skip, sequences, cuts,
+       Slots{slot_s, slot_k, slot_n, slot_c}, os, vs))
 
 // chunk_keep: a block for a sequence puts the last cut's keys and decays into its slot.
 KERNEL(chunk_keep, Heads h, const float* k, const float* c, const Sequence* sequences, const Cut* cuts, float* slot_k,

@@ -96,39 +96,3 @@ __device__ inline void chain(Stage& s, Tile& t, int i0, int j0, int m, int n, in
     }
   }
 }
-
-// solve continues row(from), row(from+1), ... of x [.., kTile] in shared memory, each over row(0), row(1), ... before
-// it, by fma with m(i, j).
-template <class R, class M>
-__device__ inline void solve(float (*x)[kTile], float (*corner)[kSolve], int from, int n, R row, M m) {
-  int d = threadIdx.x % kTile;
-  for (int at = from; at < from + n; at += kSolve) {
-    int rows = min(kSolve, from + n - at);
-    if (threadIdx.x < kSolve * kSolve) {
-      int i = threadIdx.x / kSolve, j = threadIdx.x % kSolve;
-      if (j < i && i < rows) corner[i][j] = m(at + i, at + j);
-    }
-    for (int i = at + threadIdx.x / kTile; i < at + rows; i += kThreads / kTile) {
-      float sum = x[row(i)][d];
-#pragma unroll 8
-      for (int j = 0; j < at; j++) sum = fmaf(m(i, j), x[row(j)][d], sum);
-      x[row(i)][d] = sum;
-    }
-    __syncthreads();
-    if (threadIdx.x < kTile) {
-      float v[kSolve];
-#pragma unroll
-      for (int i = 0; i < kSolve; i++)
-        if (i < rows) v[i] = x[row(at + i)][d];
-#pragma unroll
-      for (int j = 0; j < kSolve; j++)
-#pragma unroll
-        for (int i = j + 1; i < kSolve; i++)
-          if (i < rows) v[i] = fmaf(corner[i][j], v[j], v[i]);
-#pragma unroll
-      for (int i = 0; i < kSolve; i++)
-        if (i < rows) x[row(at + i)][d] = v[i];
-    }
-    __syncthreads();
-  }
-}

@@ -132,17 +132,36 @@ func (op *chunked) chunks() {
 // queryScale is KeyDim^-0.5.
 func queryScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
 
-// grid is a block for chunksTile values of each head of each sequence of a part.
-func (op *chunked) grid(p chunkedPart) [3]int {
-	return [3]int{p.sequences, op.r.Heads, driver.Blocks(op.r.ValueDim, chunksTile)}
+// scan is how a part's sequences are scanned: a block for so many values of each head of each sequence, with so many
+// bytes of shared memory.
+type scan struct {
+	values  int
+	grid    [3]int
+	variant string
+	bytes   int
+}
+
+// scan takes the most values a block, of 64, 32 and 16, unless half as many would still be one block on each
+// multiprocessor. rows is how many rows of values a block has in addition to the state. The choice changes no bit.
+func (op *chunked) scan(p chunkedPart, rows int) scan {
+	s, blocks := scan{values: chunksTile}, func(values int) int {
+		return p.sequences * op.r.Heads * driver.Blocks(op.r.ValueDim, values)
+	}
+	for s.values > chunkScansAcross && blocks(s.values/2) <= op.d.Processors {
+		s.values /= 2
+	}
+	s.grid = [3]int{p.sequences, op.r.Heads, driver.Blocks(op.r.ValueDim, s.values)}
+	s.variant = fmt.Sprintf("_%d%s", s.values, driver.Suffix(op.v))
+	s.bytes = 4 * (chunkScansFloats + (op.r.KeyDim+rows)*s.values)
+	return s
 }
 
 // walk takes the chunks of each sequence of a part in order: to out, or for the backward to the three others.
 func (op *chunked) walk(p chunkedPart, out kernels.Tensor, states, added, reads cu.DevicePtr) {
-	s := op.state
-	launchChunkScan(op.d.Context, driver.Suffix(op.v), op.grid(p), chunksThreads, 4*op.r.KeyDim*chunksTile, &op.heads,
-		out, states, added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms, op.skip, p.sequencesAt,
-		p.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
+	s, scan := op.state, op.scan(p, chunksChunk)
+	launchChunkScan(op.d.Context, scan.variant, scan.grid, chunksThreads, scan.bytes, &op.heads, out, states, added,
+		reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms, op.skip, p.sequencesAt, p.cutsAt, s.S, s.K,
+		s.N, s.C, out.Stride, op.v.Stride)
 }
 
 // forward writes the rows of all spans to out and moves the states.

@@ -1,72 +1,108 @@
 // Rule 4 of the definition backward, as kernels/cpu/chunks_backward.go states it. chunks.cu has run forward again and
-// kept the states. Three kernels: a block for 64 values of a head of a sequence walks from its last chunk to the first
-// with the gradient A of the state in shared memory and keeps A and x; then a block for the heads of a key of a chunk
-// takes everything else from these; then queries and keys go through their norms. Bound: about rows*heads*(dim*values*7
-// + 64*(6*dim + 5*values)) fma of fp32.
-#include "chunks.cuh"
+// kept the states. Three kernels: a block for some values of a head of a sequence walks from its last chunk to the
+// first with the gradient A of the state in shared memory and keeps A and x; then a block for the heads of a key of a
+// chunk takes everything else from these; then queries and keys go through their norms. Bound: about
+// rows*heads*(dim*values*7 + 64*(6*dim + 5*values)) fma of fp32.
+#include "chunk_scans.cuh"
 
-extern __shared__ float state[];  // [dim][kTile]: A
+extern __shared__ float4 shared_scan[];
+
+// Unroll is what a block of chunk_unroll has in shared memory.
+template <int V>
+struct Unroll {
+  Slab slabs[kSlabs];
+  Decays decays[kSlabs];
+  float x[kChunk][V], gradient[kChunk][V], state[1][V];  // state [dim][V]: A
+};
 
 // chunk_unroll: grads F32 [cuts, heads, dim, values] takes A behind each cut, `to` F32 [rows, heads, values] what the
 // statement calls x.
-template <class T>
+template <class T, int V>
 __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, const float* k, const T* dout,
                              const float* c, const float* beta, const float* p, const float* m,
                              const Sequence* sequences, const Cut* cuts, int ds) {
-  __shared__ Stage stage;
-  __shared__ float x[kChunk][kTile], corner[kSolve][kSolve], cs[kChunk];
+  Unroll<V>& s = *(Unroll<V>*)shared_scan;
+  float *state = s.state[0], *x = s.x[0], *gradient = s.gradient[0];
   Sequence seq = sequences[blockIdx.x];
-  int head = blockIdx.y, kh = h.key_head(head), first = blockIdx.z * kTile, cols = min(kTile, h.values - first);
+  int head = blockIdx.y, kh = h.key_head(head), first = blockIdx.z * V, cols = min(V, h.values - first);
+  int pieces = (h.dim + kTile - 1) / kTile;
   size_t width = (size_t)h.key_heads * h.dim;
-  for (int i = threadIdx.x; i < h.dim * kTile; i += kThreads) state[i] = 0.f;
-  for (int at = seq.first + seq.count - 1; at >= seq.first; at--) {
+  bool wide = h.dim % 4 == 0;
+
+  // Parts of a chunk: keys; P; -M of the delta rule; queries, of the delta rule each followed by its keys.
+  auto part = [&](const Cut& cut, int i) {
+    size_t row = cut.row * width + kh * h.dim, pair = ((size_t)cut.row * h.heads + head) * kChunk;
+    auto piece = [&](const float* of, int e) {
+      return Source{of, of + row + e, 0, width, 0, cut.rows, min(kTile, h.dim - e), wide};
+    };
+    if (i < pieces) return piece(k, i * kTile);
+    i -= pieces;
+    if (i < 1 + h.delta) {
+      const float* of = i == 0 ? p : m;
+      return Source{of, of + pair, 0, (size_t)h.heads * kChunk, 0, cut.rows, kChunk, true};
+    }
+    i -= 1 + h.delta;
+    return h.delta ? piece(i % 2 == 0 ? q : k, i / 2 * kTile) : piece(q, i * kTile);
+  };
+  auto decays = [&](const Cut& cut, Decays& to) {
+    if ((int)threadIdx.x >= cut.rows) return;
+    size_t at = (size_t)(cut.row + threadIdx.x) * h.heads + head;
+    copy4(&to.c[threadIdx.x], c + at, 4);
+    copy4(&to.factor[threadIdx.x], beta + at, 4);
+  };
+  int parts = h.delta ? 3 * pieces + 2 : 2 * pieces + 1;
+  Ring<decltype(part), decltype(decays)> ring(s.slabs, s.decays, cuts + seq.first + seq.count - 1, seq.count, -1, parts,
+                                              part, decays);
+
+  for (int i = threadIdx.x; i < h.dim * V; i += kThreads) state[i] = 0.f;
+  for (int chunk = 0; chunk < seq.count; chunk++) {
+    int at = seq.first + seq.count - 1 - chunk;
     Cut cut = cuts[at];
+    Decays& d = s.decays[chunk % kSlabs];
     int rows = cut.rows;
     size_t row = cut.row;
-    auto of_row = [&](const float* v, int r) { return v[(row + r) * h.heads + head]; };
-    auto pair = [&](const float* v, int r, int j) { return v[((row + r) * h.heads + head) * kChunk + j]; };
-    auto gradient = [&](int j, int r) { return load(dout, (row + r) * ds + head * h.values + first + j); };
-    const float *queries = q + row * width + kh * h.dim, *keys = k + row * width + kh * h.dim;
+    Chains<V / kAcross> own;
+    own.each(rows, cols, [&](int r, int j, float& y) { y = load(dout, (row + r) * ds + head * h.values + first + j); });
     __syncthreads();
-    for (int i = threadIdx.x; i < rows; i += kThreads) cs[i] = of_row(c, i);
-    for (int i = threadIdx.x; i < h.dim * kTile; i += kThreads)
-      if (i % kTile < cols)
-        grads[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)(i / kTile) * h.values + first + i % kTile] =
-            state[i];
-    __syncthreads();
-    float last = cs[rows - 1], all = exp2_sub(last, 1.f, 0.f);
-    Tile t;
-    chain<true, false>(
-        stage, t, 0, 0, rows, cols, h.dim, [&](int r, int e) { return keys[r * width + e]; },
-        [&](int j, int e) { return state[e * kTile + j]; });
-    each(t, 0, 0, rows, cols, [&](int r, int j, float& v) { v = v * exp2_sub(cs[r], -1.f, last); });
-    chain<false, false>(stage, t, 0, 0, rows, cols, rows, [&](int i, int j) { return pair(p, j, i); }, gradient);
-    each(t, 0, 0, rows, cols, [&](int r, int j, float v) { x[r][j] = v; });
-    __syncthreads();
-    if (h.delta)
+    for (int i = threadIdx.x; i < h.dim * V; i += kThreads)
+      if (i % V < cols)
+        grads[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)(i / V) * h.values + first + i % V] = state[i];
+    Chains<V / kAcross> t;
+    for (int e = 0; e < h.dim; e += kTile) t.across(ring.next(), state + e * V, rows, min(kTile, h.dim - e));
+    float last = d.c[rows - 1], all = exp2_sub(last, 1.f, 0.f);
+    if ((int)threadIdx.x < rows) d.weight[threadIdx.x] = exp2_sub(d.c[threadIdx.x], 1.f, 0.f);
+    t.each(rows, cols, [&](int r, int j, float& y) { y = y * exp2_sub(d.c[r], -1.f, last); });
+    own.each(rows, cols, [&](int r, int j, float y) { gradient[r * V + j] = y; });
+    t.down(ring.next(), gradient, rows);
+    t.each(rows, cols, [&](int r, int j, float y) { x[r * V + j] = y; });
+    if (h.delta) {
+      Slab& pairs = ring.next();
       solve(
-          x, corner, 0, rows, [&](int r) { return rows - 1 - r; },
-          [&](int r, int j) { return pair(m, rows - 1 - j, rows - 1 - r); });
-    for (int i = threadIdx.x; i < rows * kTile; i += kThreads)
-      if (i % kTile < cols)
-        to[((row + i / kTile) * h.heads + head) * h.values + first + i % kTile] = x[i / kTile][i % kTile];
-    for (int e0 = 0; e0 < h.dim; e0 += kTile) {
-      Tile a;
-      each(a, e0, 0, h.dim, cols, [&](int e, int j, float& v) { v = state[e * kTile + j] * all; });
-      chain<false, false>(
-          stage, a, e0, 0, h.dim, cols, rows,
-          [&](int e, int r) { return queries[r * width + e] * exp2_sub(cs[r], 1.f, 0.f); }, gradient);
-      if (h.delta)
-        chain<false, false>(stage, a, e0, 0, h.dim, cols, rows, [&](int e, int r) { return keys[r * width + e]; },
-                            [&](int j, int r) { return x[r][j] * -(of_row(beta, r) * exp2_sub(cs[r], 1.f, 0.f)); });
-      each(a, e0, 0, h.dim, cols, [&](int e, int j, float v) { state[e * kTile + j] = v; });
+          s.x, 0, rows, [&](int r) { return rows - 1 - r; },
+          [&](int r, int j) { return pairs.v[rows - 1 - j][rows - 1 - r]; });
+    } else {
+      __syncthreads();
+    }
+    for (int i = threadIdx.x; i < rows * V; i += kThreads) {
+      int r = i / V, j = i % V;
+      if (j < cols) to[((row + r) * h.heads + head) * h.values + first + j] = x[i];
+      if (h.delta) x[i] = x[i] * -(d.factor[r] * d.weight[r]);
+    }
+    for (int e = 0; e < h.dim; e += kTile) {
+      Slab& queries = ring.next();
+      scale(queries, d.weight, rows);
+      Chains<V / kAcross> a;
+      a.each(h.dim - e, cols, [&](int r, int j, float& y) { y = state[(e + r) * V + j] * all; });
+      a.down(queries, gradient, rows);
+      if (h.delta) a.down(ring.next(), x, rows);
+      a.each(h.dim - e, cols, [&](int r, int j, float y) { state[(e + r) * V + j] = y; });
     }
   }
 }
 #define CHUNK_UNROLL(T)                                                                                                \
   (Heads h, float* grads, float* to, const float* q, const float* k, const T* dout, const float* c, const float* beta, \
    const float* p, const float* m, const Sequence* sequences, const Cut* cuts, int ds)
-KERNELS(chunk_unroll, CHUNK_UNROLL, (h, grads, to, q, k, dout, c, beta, p, m, sequences, cuts, ds))
+SCANS(chunk_unroll, CHUNK_UNROLL, (h, grads, to, q, k, dout, c, beta, p, m, sequences, cuts, ds))
 
 // Saved is what is known of all rows and chunks, F32: states and grads [cuts, heads, dim, values]; n, h, x [rows,
 // heads, values]; c, beta (or dt) [rows, heads]; q, k [rows, key heads, dim]. Scratch of a block, F32: u [rows, key

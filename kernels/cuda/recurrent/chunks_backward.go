@@ -67,9 +67,9 @@ func (op *chunkedGrad) gradients(p chunkedPart, at []cu.DevicePtr) {
 	states, grads, n, reads, x, u, qs, dq, dk, dskip := at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8],
 		at[9]
 	op.walk(p, kernels.Tensor{}, states, n, reads)
-	launchChunkUnroll(d.Context, driver.Suffix(op.v), op.grid(p), chunksThreads, 4*r.KeyDim*chunksTile, &op.heads,
-		grads, x, op.queries, op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, p.sequencesAt, p.cutsAt,
-		op.dout.Stride)
+	scan := op.scan(p, 2*chunksChunk)
+	launchChunkUnroll(d.Context, scan.variant, scan.grid, chunksThreads, scan.bytes, &op.heads, grads, x, op.queries,
+		op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, p.sequencesAt, p.cutsAt, op.dout.Stride)
 	launchChunkGrads(d.Context, driver.Suffix(op.v), [3]int{p.cuts, r.KeyHeads, 1}, chunksThreads, pairsBytes,
 		&op.heads, op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x, u, qs, dq, dk, op.dv, op.db, op.dg,
 		op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride, op.dout, op.v, op.skip, p.cutsAt,

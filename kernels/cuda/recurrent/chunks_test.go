@@ -9,6 +9,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/cudatest"
+	"lockstep/kernels/cuda/driver"
 )
 
 // negative is decays.
@@ -135,21 +136,41 @@ func eachRecurrence(run func(name string, dtype kernels.DType, c *recurrence)) {
 // Sequences of every kind of length in one batch, forward and backward.
 func TestRecurrence(t *testing.T) {
 	eachRecurrence(func(name string, dtype kernels.DType, c *recurrence) {
-		l := packed(1, 63, 64, 65, 130, 2)
-		c.steps = []*kernels.Layout{l}
-		rows, nq, nv := l.Rows(), c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim
-		db := cudatest.Strided(dtype, rows, c.Heads, 1)
-		if !c.delta {
-			db = cudatest.Normal(kernels.F32, rows, c.Heads, 1)
+		c.trains(t, name, dtype, packed(1, 63, 64, 65, 130, 2))
+	})
+}
+
+// trains compares forward and backward of a packed batch.
+func (c *recurrence) trains(t *testing.T, name string, dtype kernels.DType, l *kernels.Layout) {
+	t.Helper()
+	c.steps = []*kernels.Layout{l}
+	rows, nq, nv := l.Rows(), c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim
+	db := cudatest.Strided(dtype, rows, c.Heads, 1)
+	if !c.delta {
+		db = cudatest.Normal(kernels.F32, rows, c.Heads, 1)
+	}
+	x := append(c.operands(dtype), cudatest.Strided(dtype, rows, nq, 1), cudatest.Strided(dtype, rows, nq, 1),
+		cudatest.Normal(dtype, rows, nv, 1), cudatest.Strided(kernels.F32, rows, c.Heads, 1), db,
+		cudatest.Normal(kernels.F32, 1, c.Heads, 1), cudatest.Strided(dtype, rows, nv, 1))
+	cudatest.Both(t, name, x, func(d kernels.Device, x []kernels.Tensor) {
+		c.run(d, x, nil)
+		c.backward(d, x, l)
+	})
+}
+
+// The bits do not depend on how many values a block of a scan has: 64, 32 and 16, on so many multiprocessors that the
+// host takes them, forward and backward, of sequences that end in the middle of a chunk, and from slots.
+func TestRecurrenceValues(t *testing.T) {
+	d := cudatest.GPU
+	defer func(processors int) { d.Processors = processors }(d.Processors)
+	lengths := []int{130, 7}
+	eachRecurrence(func(name string, dtype kernels.DType, c *recurrence) {
+		for _, values := range []int{64, 32, 16} {
+			d.Processors = len(lengths) * c.Heads * driver.Blocks(c.ValueDim, values)
+			name := fmt.Sprintf("%s, %d values a block", name, values)
+			c.trains(t, name, dtype, packed(lengths...))
+			c.serves(t, name, dtype, 90, lengths...)
 		}
-		x := append(c.operands(dtype), cudatest.Strided(dtype, rows, nq, 1), cudatest.Strided(dtype, rows, nq, 1),
-			cudatest.Normal(dtype, rows, nv, 1), cudatest.Strided(kernels.F32, rows, c.Heads, 1), db,
-			cudatest.Normal(kernels.F32, 1, c.Heads, 1),
-			cudatest.Strided(dtype, rows, nv, 1))
-		cudatest.Both(t, name, x, func(d kernels.Device, x []kernels.Tensor) {
-			c.run(d, x, nil)
-			c.backward(d, x, l)
-		})
 	})
 }
 
@@ -227,21 +248,27 @@ func TestRecurrenceCached(t *testing.T) {
 			if most == 1 {
 				lengths = []int{3, 66}
 			}
-			c.steps = served(most, lengths...)
-			slots := len(lengths) + 1
-			states := cudatest.Normal(kernels.F32, slots*c.Heads*c.KeyDim, c.ValueDim, 1)
-			cudatest.Both(t, fmt.Sprintf("%s in steps of up to %d rows", name, most), append(c.operands(dtype), states),
-				func(d kernels.Device, x []kernels.Tensor) {
-					mem := kernels.NewArena(d)
-					s := kernels.NewChunkState(mem, c.Recurrence, slots, kernels.Default().ChunkRows)
-					for _, part := range []kernels.Tensor{s.S, s.K, s.N, s.C} {
-						d.Write(part, nans(part))
-					}
-					c.run(d, x, &s)
-					d.Copy(x[recOthers], s.S.Reshape(x[recOthers].Rows, c.ValueDim))
-				})
+			c.serves(t, name, dtype, most, lengths...)
 		})
 	}
+}
+
+// serves compares the outputs and states of sequences in slots, in steps of at most so many rows.
+func (c *recurrence) serves(t *testing.T, name string, dtype kernels.DType, most int, lengths ...int) {
+	t.Helper()
+	c.steps = served(most, lengths...)
+	slots := len(lengths) + 1
+	states := cudatest.Normal(kernels.F32, slots*c.Heads*c.KeyDim, c.ValueDim, 1)
+	cudatest.Both(t, fmt.Sprintf("%s in steps of up to %d rows", name, most), append(c.operands(dtype), states),
+		func(d kernels.Device, x []kernels.Tensor) {
+			mem := kernels.NewArena(d)
+			s := kernels.NewChunkState(mem, c.Recurrence, slots, kernels.Default().ChunkRows)
+			for _, part := range []kernels.Tensor{s.S, s.K, s.N, s.C} {
+				d.Write(part, nans(part))
+			}
+			c.run(d, x, &s)
+			d.Copy(x[recOthers], s.S.Reshape(x[recOthers].Rows, c.ValueDim))
+		})
 }
 
 // nans is what an F32 tensor holds where no element is a number.

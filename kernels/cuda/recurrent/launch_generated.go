@@ -15,9 +15,11 @@ import (
 
 // Constants of the sources.
 const (
-	chunksChunk   = 64  // chunks.cuh
-	chunksThreads = 256 // chunks.cuh
-	chunksTile    = 64  // chunks.cuh
+	chunkScansAcross = 16    // chunk_scans.cuh
+	chunkScansFloats = 13632 // chunk_scans.cuh
+	chunksChunk      = 64    // chunks.cuh
+	chunksThreads    = 256   // chunks.cuh
+	chunksTile       = 64    // chunks.cuh
 )
 
 // chunksCut is struct Cut of chunks.cuh.
@@ -236,7 +238,8 @@ func launchChunkRows[P1, P2 driver.Operand](ctx *driver.Context, variant string,
 	ctx.Launch("chunk_rows"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:40])
 }
 
-// launchChunkScan enqueues a kernel of chunks.cu: chunk_scan_f32, chunk_scan_bf16.
+// launchChunkScan enqueues a kernel of chunks.cu: chunk_scan_64_f32, chunk_scan_64_bf16, chunk_scan_32_f32,
+// chunk_scan_32_bf16, chunk_scan_16_f32, chunk_scan_16_bf16.
 func launchChunkScan[P1, P2, P3, P4, P5, P6, P7, P8, P9, P10, P11, P12, P13, P14, P15, P16 driver.Operand](
 	ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int, h *chunksHeads, out P1, states P2,
 	added P3, reads P4, q P5, k P6, v P7, c P8, factor P9, p P10, m P11, skip P12,
@@ -278,7 +281,8 @@ func launchChunkScan[P1, P2, P3, P4, P5, P6, P7, P8, P9, P10, P11, P12, P13, P14
 	ctx.Launch("chunk_scan"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:176])
 }
 
-// launchChunkUnroll enqueues a kernel of chunks_backward.cu: chunk_unroll_f32, chunk_unroll_bf16.
+// launchChunkUnroll enqueues a kernel of chunks_backward.cu: chunk_unroll_64_f32, chunk_unroll_64_bf16,
+// chunk_unroll_32_f32, chunk_unroll_32_bf16, chunk_unroll_16_f32, chunk_unroll_16_bf16.
 func launchChunkUnroll[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *driver.Context, variant string,
 	grid [3]int, threads, sharedBytes int, h *chunksHeads, grads P1, to P2, q P3, k P4, dout P5, c P6, beta P7,
 	p P8, m P9, sequences driver.Array[chunksSequence], cuts driver.Array[chunksCut], ds int) {
@@ -477,9 +481,11 @@ func launchShortConvSlope[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
 	"chunk_grads_bf16", "chunk_grads_f32", "chunk_keep", "chunk_keys_bf16", "chunk_keys_f32", "chunk_pairs_bf16",
-	"chunk_pairs_f32", "chunk_rows_bf16", "chunk_rows_f32", "chunk_scan_bf16", "chunk_scan_f32",
-	"chunk_unroll_bf16", "chunk_unroll_f32", "decay_backward_bf16", "decay_backward_f32", "decay_bf16",
-	"decay_f32", "short_conv_backward_bf16", "short_conv_backward_f32", "short_conv_bf16",
-	"short_conv_blocks_bf16", "short_conv_blocks_f32", "short_conv_f32", "short_conv_keep_bf16",
-	"short_conv_keep_f32", "short_conv_slope_bf16", "short_conv_slope_f32",
+	"chunk_pairs_f32", "chunk_rows_bf16", "chunk_rows_f32", "chunk_scan_16_bf16", "chunk_scan_16_f32",
+	"chunk_scan_32_bf16", "chunk_scan_32_f32", "chunk_scan_64_bf16", "chunk_scan_64_f32", "chunk_unroll_16_bf16",
+	"chunk_unroll_16_f32", "chunk_unroll_32_bf16", "chunk_unroll_32_f32", "chunk_unroll_64_bf16",
+	"chunk_unroll_64_f32", "decay_backward_bf16", "decay_backward_f32", "decay_bf16", "decay_f32",
+	"short_conv_backward_bf16", "short_conv_backward_f32", "short_conv_bf16", "short_conv_blocks_bf16",
+	"short_conv_blocks_f32", "short_conv_f32", "short_conv_keep_bf16", "short_conv_keep_f32",
+	"short_conv_slope_bf16", "short_conv_slope_f32",
 }
