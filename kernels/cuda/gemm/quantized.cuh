@@ -358,12 +358,17 @@ __device__ inline void store_pairs(const float* d, u16* shared, u16* out, long l
 }
 
 // copy_stages is the work of an elected thread: codes and scales of a block's tiles, and other terms' weights, or the
-// rows of X.
+// rows of X. The one of the codes leaves in `works`, if any, the last R::kWorks tiles.
 template <class F, class G, int ACROSS, class R>
 __device__ inline void copy_stages(R& ring, const Terms& terms, const Scales& scales, const Tiles<G::kColumns>& tiles,
-                                   bool weights) {
+                                   bool weights, Work* works = nullptr) {
+  int told = 0;
   for (int i = blockIdx.x; i < tiles.count; i += gridDim.x) {
     Work w = tiles.work(i);
+    if (works && weights) {
+      works[told] = w;
+      if (++told == R::kWorks) told = 0;
+    }
     int rows = (width<G::kRows>(w.rows) + terms.box - 1) / terms.box * terms.box;
     for (int t = 0; t < terms.count; t++) {
       if (!terms.cover(t, w.col)) continue;

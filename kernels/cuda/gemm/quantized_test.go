@@ -83,12 +83,40 @@ func TestQuantizedProducts(t *testing.T) {
 	for _, f := range quantizedFormats {
 		for _, c := range []quantizedCase{
 			{f, 1, 1, 16, 32, nil}, {f, 1, 9, 72, 96, [][2]int{{0, 72}}},
-			{f, 3, 90, 144, 352, [][2]int{{0, 64}, {64, 144}}}, {f, 1, 33, 57, 100, nil},
+			{f, 3, 90, 144, 352, [][2]int{{0, 64}, {64, 144}}}, {f, 1, 57, 57, 100, nil},
 			{f, 5, 140, 136, 64, [][2]int{{3, 80}}}, {f, 1, 260, 272, 96, nil},
 			{f, 4, 100, 176, 64, [][2]int{{16, 80}, {80, 176}}}, {f, 2, 24, 136, 288, [][2]int{{0, 136}}},
 		} {
 			c.products(t, 1+len(c.ranges))
 		}
+	}
+}
+
+// A block has many tiles of a stage or two each: what it is told of one lies there until all warps have read it.
+func TestQuantizedManyTiles(t *testing.T) {
+	d := cudatest.GPU
+	defer func(before int) { d.Processors = before }(d.Processors)
+	d.Processors = 1
+	f := quant.Format{Code: quant.CodeE2M1, Scale: quant.ScaleE8M0, Wide: 32}
+	quantizedCase{f, 20, 180, 520, 64, [][2]int{{256, 520}}}.products(t, 1)
+}
+
+// Numbers that are none and infinite ones have the bits of the definition.
+func TestQuantizedNaN(t *testing.T) {
+	const rows, n, k = 41, 40, 96
+	for _, f := range []quant.Format{{Code: quant.CodeINT4, Scale: quant.ScaleBF16, Wide: 32},
+		{Code: quant.CodeE4M3, Scale: quant.ScaleF32, Wide: 128}} {
+		q, x := cudatest.RandomQuantized(f, kernels.BF16, 2, n, k), padded(1, rows, k)
+		for i, b := range []uint16{0xffff, 0x7f80, 0xff80, 0x7f81} {
+			binary.LittleEndian.PutUint16(x.Raw[2*(i*11*x.Stride+i*20):], b)
+		}
+		operands := []cudatest.Operand{padded(1, rows, n), x, q.Codes, q.Scales, randomOffsets(2, rows)}
+		forcingQuantized(func(path string) {
+			cudatest.Both(t, fmt.Sprint(path, " ", f), operands, func(d kernels.Device, x []kernels.Tensor) {
+				d.MatMul(x[0], &kernels.Groups{Offsets: x[4], Count: 2, Segments: 1},
+					kernels.Term{X: x[1], Q: q.On(x[2], x[3])})
+			})
+		})
 	}
 }
 
@@ -165,7 +193,7 @@ func TestQuantizedEveryCode(t *testing.T) {
 			}
 		}
 		k := q.Shape.Cols
-		checkIdentity(t, q, k, groups, "codes_several", "codes_square", func(d kernels.Device, out, x kernels.Tensor,
+		checkIdentity(t, q, k, groups, "codes_several", "codes_short", func(d kernels.Device, out, x kernels.Tensor,
 			g *kernels.Groups, w *kernels.QuantizedWeight) {
 			d.MatMul(out, g, kernels.Term{X: x, Q: w})
 		})
@@ -203,20 +231,22 @@ func TestCodesTilings(t *testing.T) {
 	for _, c := range []struct {
 		layout                string
 		groups, rows, columns int
+		depth                 int
 		want                  codesTiling
 	}{
-		{"nt", 32, 32864, 7168, codesWide},
-		{"nn", 128, 33216, 768, codesWide},
-		{"nt", 128, 1024, 1536, codesFew},
-		{"nt", 128, 2048, 1536, codesSeveral},
-		{"nt", 128, 4096, 1536, codesSome},
-		{"nt", 128, 8192, 1536, codesSquare},
-		{"nn", 128, 1024, 1536, codesSquare},
-		{"nt", 1, 32, 4096, codesThin},
+		{"nt", 32, 32864, 7168, 2048, codesWide},
+		{"nn", 128, 33216, 768, 2048, codesWide},
+		{"nt", 128, 1024, 1536, 2048, codesFew},
+		{"nt", 128, 2048, 1536, 2048, codesSeveral},
+		{"nt", 128, 2048, 2048, 768, codesShort},
+		{"nt", 128, 4096, 1536, 2048, codesSome},
+		{"nt", 128, 8192, 1536, 2048, codesSquare},
+		{"nn", 128, 1024, 1536, 2048, codesSquare},
+		{"nt", 1, 32, 4096, 4096, codesThin},
 	} {
-		if got := d.codesTilingFor(c.layout, c.groups, c.rows, c.columns); got != c.want {
-			t.Errorf("%s, %d groups, %d rows, %d columns: %s, want %s", c.layout, c.groups, c.rows,
-				c.columns, got, c.want)
+		if got := d.codesTilingFor(c.layout, c.groups, c.rows, c.columns, c.depth); got != c.want {
+			t.Errorf("%s, %d groups, %d rows, [%d, %d]: %s, want %s", c.layout, c.groups, c.rows,
+				c.columns, c.depth, got, c.want)
 		}
 	}
 }

@@ -23,23 +23,24 @@ var (
 	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, false, 0}
 	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, false, 0}
 	codesSome    = codesTiling{tiling{"_some", 256, 64, 64, 3, 1}, true, 0}
-	codesSeveral = codesTiling{tiling{"_several", 128, 32, 32, 3, 2}, true, 32}
-	codesFew     = codesTiling{tiling{"_few", 128, 16, 16, 4, 2}, true, 32}
+	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, true, 64}
+	codesShort   = codesTiling{tiling{"_short", 128, 32, 32, 3, 2}, true, 32} // rows of few codes
+	codesFew     = codesTiling{tiling{"_few", 256, 16, 16, 2, 2}, true, 32}
 	codesThin    = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, true, 16}
 )
 
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
 var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSome, codesSeveral,
-	codesFew, codesThin},
+	codesShort, codesFew, codesThin},
 	"nn": {codesWide, codesSquare}}
 
 // QuantizedPaths are the values of [driver.Context.Path] that force each kernel of products with weights in codes.
 var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_several",
-	"codes_few", "codes_thin"}
+	"codes_short", "codes_few", "codes_thin"}
 
 // codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Groups are
 // of uneven sizes: most of them fit one tile.
-func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTiling {
+func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) codesTiling {
 	for _, s := range codesTilings[layout] {
 		if d.Path == "codes"+s.name {
 			return s
@@ -52,6 +53,8 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTili
 			return codesThin
 		case average <= 10:
 			return codesFew
+		case average <= 24 && depth < 1024:
+			return codesShort
 		case average <= 24:
 			return codesSeveral
 		}
@@ -109,7 +112,7 @@ func (s codesTiling) depth(f codesFormat) int {
 
 // slots is how many stages the ring has.
 func (s codesTiling) slots(f codesFormat) int {
-	if s.each > 0 && f.Code.Bits() == 8 {
+	if s.each > 0 && s.columns < 256 && f.Code.Bits() == 8 {
 		return s.stages + 1 // they are smaller
 	}
 	return s.stages
@@ -171,7 +174,7 @@ func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *
 	if g != nil {
 		offsets, segments = driver.Address(g.Offsets), g.Segments
 	}
-	s := d.codesTilingFor(layout, groups, rows, out.Cols)
+	s := d.codesTilingFor(layout, groups, rows, out.Cols, terms[0].X.Cols)
 	lines, lineBytes, blocks := s.stage(layout, f)
 	q := terms[0].Q
 	codes := d.BoxesOf(q.Codes, lineBytes, lines, lineBytes)

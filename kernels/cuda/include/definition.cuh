@@ -28,6 +28,13 @@ __device__ inline u16 narrow(float x) {
   return (u16)((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
+// convert2 is two numbers by the card's conversion, which rounds as narrow does, but makes of NaN 0x7fff.
+__device__ inline u32 convert2(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 // The roundings of a definition: to bf16 where it has them, which is known when this is compiled.
 __device__ inline float round_combine(float x) {
 #ifdef COMBINE_BF16

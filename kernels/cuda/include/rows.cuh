@@ -21,13 +21,6 @@ __device__ inline void load8(const float* p, int left, float* v) {
   for (int j = 0; j < kEight; j++) v[j] = j < left ? p[j] : 0.f;
 }
 
-// convert2 is two numbers by the card's conversion, which rounds as narrow does, but makes of NaN another NaN.
-__device__ inline u32 convert2(float low, float high) {
-  u32 pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 // narrow_n is narrow of N numbers, which lie in pairs.
 template <int N>
 __device__ inline void narrow_n(const float* v, u32* w) {

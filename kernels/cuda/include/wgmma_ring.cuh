@@ -20,6 +20,7 @@ constexpr int threads(int multiplied, int blocks, int copying) {
 template <int A_BYTES, int B_BYTES, int STAGES, int READERS>
 struct Slots {
   static constexpr int kSlot = A_BYTES + B_BYTES;
+  static constexpr int kWorks = STAGES + 1;  // tiles that lie in slots, and one that waits for a slot
   u16* base = dynamic;
   u64 *full, *empty;
   int slot = 0, phase = 0;
