@@ -112,13 +112,7 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	}
 	page, slot := m.CacheBytes(o.PageRows)
 	if o.Pages == 0 {
-		longest := m.MaxLength
-		if o.MaxLength > 0 {
-			longest = min(o.MaxLength, longest)
-		}
-		perSequence := (longest + o.PageRows - 1) / o.PageRows
-		enough := o.Slots*perSequence + o.Slots/admissionShare // see admit
-		o.Pages = max(perSequence, min(enough, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
+		o.Pages = max(o.perSequence(m), min(o.enough(m), (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
 	}
 	if bytes := float64(o.Pages)*float64(page) + float64(o.Slots)*float64(slot); bytes > mostCacheBytes {
 		return nil, fmt.Errorf("rollout: the cache would take %.0f bytes, lower pages, page_rows or slots", bytes)

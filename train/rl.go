@@ -220,7 +220,10 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 	s := l.openStep(res)
 	l.opened = nil
 	batch, one := l.pack(samples), &s.update
-	one.StepResult = s.feed.Close(batch.Scale, batch.Packs[s.put:]...)
+	var err error
+	if one.StepResult, err = s.feed.Close(batch.Scale, batch.Packs[s.put:]...); err != nil {
+		return err
+	}
 	if err := one.Finite(); err != nil {
 		return err
 	}

@@ -128,10 +128,10 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if j.memory, line, err = plan.Admit(r.Dev, p); err != nil {
 		return err
 	}
-	if !j.options.Resume {
-		j.note("%s\n%s", line, p.Chosen())
-	}
 	j.plan = p
+	if !j.options.Resume {
+		j.opening(line)
+	}
 	m, err := setup.LoadModel(j.world.Devices(), j.shape, p.Model.Config)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err := j.resume(); err != nil {
 		return err // one line, so what else is to be said of a resumed run comes after
 	}
-	j.note("%s\n%s", line, p.Chosen())
+	j.opening(line)
 	return nil
 }
 
@@ -264,6 +264,14 @@ func (j *job) incompatible(st *state) string {
 			st.Step-j.warmSteps, j.steps-j.warmSteps)
 	}
 	return ""
+}
+
+// opening notes what the run takes, in memory by the line, and what limits it.
+func (j *job) opening(memory string) {
+	j.note("%s\n%s", memory, j.plan.Chosen())
+	if shortage := j.plan.Shortage(); shortage != "" {
+		j.note("%s", shortage)
+	}
 }
 
 func (j *job) note(format string, args ...any) {

@@ -73,6 +73,7 @@ func Rollout(ctx context.Context, s *configs.Shape, o RolloutOptions) error {
 type rollout struct {
 	serve.Measurement
 	title    string
+	shortage string           // of pages
 	reads    []int            // bytes of each step
 	copied   float64          // bytes a second
 	profiler kernels.Profiler // of the device; nil: it has none
@@ -146,6 +147,7 @@ func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *
 	if b.Measurement, err = e.Measure(ctx, reqs); err != nil {
 		return err
 	}
+	b.shortage = e.Shortage()
 	b.reads = stepReads(m, b.StepLoads, routes.steps)
 	if !o.Kernels {
 		return nil

@@ -14,7 +14,11 @@ import (
 
 // print writes the tables.
 func (b *rollout) print(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n\n", b.title)
+	fmt.Fprintf(w, "%s\n", b.title)
+	if b.shortage != "" {
+		fmt.Fprintln(w, b.shortage)
+	}
+	fmt.Fprintln(w)
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	for _, l := range b.lines() {
 		fmt.Fprintf(tab, "%s\t  %s\n", l[0], l[1])

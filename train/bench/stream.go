@@ -134,7 +134,10 @@ func (row *streamed) feed(ctx context.Context, t *trainer.Trainer, batch trainer
 	} else if err := putSlowly(ctx, f, batch.Packs, began, interval); err != nil {
 		return err
 	}
-	res := f.Close(batch.Scale)
+	res, err := f.Close(batch.Scale)
+	if err != nil {
+		return err
+	}
 	row.first, row.whole = time.Duration(first.Load()).Seconds(), time.Since(began).Seconds()
 	return res.Finite()
 }

@@ -169,6 +169,14 @@ func (p *Plan) EngineOptions() serve.Options {
 	return o
 }
 
+// Shortage is [serve.Engine.Shortage] of the engines; a plan without any has none.
+func (p *Plan) Shortage() string {
+	if len(p.engines) == 0 {
+		return ""
+	}
+	return p.engines[0].Shortage()
+}
+
 // openRollout adds a rollout with rollout.numerics, which has a copy of the weights on a second device.
 func (p *Plan) openRollout(dev kernels.Device) error {
 	p.Rollout = metaRank(dev, 0, 1)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
 )
@@ -39,9 +40,13 @@ func (t *Trainer) Feed(step int, known func(b *Batch)) *Feed {
 // Step takes one optimizer step, counted from 1, on a global batch: a [Feed] that gets everything at once. No bit
 // depends on how its packs are grouped into micro-batches, or dealt to ranks. Everything is enqueued before the first
 // result is read, except for objectives whose derivative needs log-probabilities: the host waits for the device once a
-// step. A rank that fails is a [kernels.Fault].
+// step. A batch that cannot be computed, like a rank that fails, is a [kernels.Fault].
 func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
-	return t.Feed(step, nil).Close(batch.Scale, batch.Packs...)
+	res, err := t.Feed(step, nil).Close(batch.Scale, batch.Packs...)
+	if err != nil {
+		panic(kernels.Fault{Err: err})
+	}
+	return res
 }
 
 // Put adds packs to the step and computes them, as micro-batches of their own. It returns when their log-probabilities
@@ -49,8 +54,41 @@ func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 // as it does also in a Put of no packs. A pack that cannot be computed is an error that names it: then none of these
 // packs is put, and those before are as they were. A rank that fails is a [kernels.Fault].
 func (f *Feed) Put(packs ...[]Sample) error {
+	if err := f.admit(packs); err != nil {
+		return err
+	}
+	f.compute(packs, stepRates{step: f.step}, false)
+	return nil
+}
+
+// Close computes the packs that are left, and takes the optimizer's step on all that were put, with the scale of their
+// loss; see [GlobalBatch]. Packs that cannot be computed are an error, as in Put, and so is a step without packs: then
+// no step is taken, and the Feed is open as before.
+func (f *Feed) Close(scale float64, packs ...[]Sample) (StepResult, error) {
+	if err := f.admit(packs); err != nil {
+		return StepResult{}, err
+	}
+	rows := f.rows + CountRows(packs)
+	if rows == 0 {
+		return StepResult{}, fmt.Errorf("step %d has no packs", f.step)
+	}
+	f.closed, f.t.open = true, nil
+	f.res.LR = f.t.Schedule.At(f.step)
+	by := stepRates{step: f.step, scale: scale, lr: f.res.LR, rowScale: 1 / float64(rows)}
+	f.compute(packs, by, true)
+	f.res.Tokens = rows
+	f.res.Loss *= scale
+	f.res.IndexerLoss *= by.rowScale
+	return f.res, nil
+}
+
+// admit returns why packs cannot join the step; nil: the step is the one that is open if it has any.
+func (f *Feed) admit(packs [][]Sample) error {
 	if f.closed {
-		return errors.New("the step has been closed")
+		return fmt.Errorf("step %d has been closed", f.step)
+	}
+	if open := f.t.open; open != nil && open != f {
+		return fmt.Errorf("step %d cannot begin, step %d has packs and has to be closed first", f.step, open.step)
 	}
 	have := f.lists
 	for i, pack := range packs {
@@ -61,25 +99,10 @@ func (f *Feed) Put(packs ...[]Sample) error {
 			}
 		}
 	}
-	f.compute(packs, stepRates{step: f.step}, false)
-	return nil
-}
-
-// Close computes the packs that are left, which it does not check, and takes the optimizer's step on all that were put,
-// with the scale of their loss; see [GlobalBatch].
-func (f *Feed) Close(scale float64, packs ...[]Sample) StepResult {
-	if f.closed {
-		panic("trainer: a step is closed twice")
+	if CountRows(packs) > 0 {
+		f.t.open = f
 	}
-	f.closed = true
-	f.res.LR = f.t.Schedule.At(f.step)
-	rows := f.rows + CountRows(packs)
-	by := stepRates{step: f.step, scale: scale, lr: f.res.LR, rowScale: 1 / float64(max(rows, 1))}
-	f.compute(packs, by, true)
-	f.res.Tokens = rows
-	f.res.Loss *= scale
-	f.res.IndexerLoss *= by.rowScale
-	return f.res
+	return nil
 }
 
 // compute takes a portion of the step through the model on all ranks, and updates behind the last one.

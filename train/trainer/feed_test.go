@@ -58,14 +58,65 @@ func feed(t *testing.T, tr *trainer.Trainer, step int, batch trainer.GlobalBatch
 			}
 		}
 	}
-	res := f.Close(batch.Scale)
+	refusals(t, tr, f, batch, bad)
+	res, err := f.Close(batch.Scale)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if n := int(known.Load()); n != res.Tokens || n != trainer.CountRows(batch.Packs) {
 		t.Errorf("log-probabilities of %d rows are known, of %d", n, res.Tokens)
 	}
-	if err := f.Put(batch.Packs[0]); err == nil {
-		t.Error("a pack joins a step that has been taken")
+	for what, err := range map[string]error{"a pack joins": f.Put(batch.Packs[0]), "nothing closes": closing(f)} {
+		if err == nil || err.Error() != fmt.Sprintf("step %d has been closed", step) {
+			t.Errorf("%s a step that has been taken: error %v", what, err)
+		}
 	}
 	return res
+}
+
+// refusals asks a step whose packs are all there for what it cannot do, which leaves them as they are.
+func refusals(t *testing.T, tr *trainer.Trainer, f *trainer.Feed, batch trainer.GlobalBatch, bad trainer.Sample) {
+	t.Helper()
+	other := tr.Feed(7, nil)
+	for want, err := range map[string]error{
+		"pack 1, sample 0: row 1: token 1048576": closing(f, batch.Packs[0], []trainer.Sample{bad}),
+		"pack 0, sample 0: has no tokens":        closing(f, []trainer.Sample{{}}),
+		"step 7 cannot begin":                    other.Put(batch.Packs[0]),
+		"step 7 cannot begin, step":              closing(other, batch.Packs[0]),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}
+
+// closing is the error of a Close.
+func closing(f *trainer.Feed, packs ...[]trainer.Sample) error {
+	_, err := f.Close(1, packs...)
+	return err
+}
+
+// A step without packs is not taken, whether closed at once or after a pack that was refused, and the trainer takes the
+// next.
+func TestFeedEmpty(t *testing.T) {
+	s, err := testshape.Parse([]string{"parallel.ranks=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onRanks(t, s, 1, 0, false, func(r *parallel.Rank, _ model.Replicas, tr *trainer.Trainer) {
+		f := tr.Feed(1, nil)
+		if err := f.Put([]trainer.Sample{{}}); err == nil {
+			t.Error("a sample of no tokens is put")
+		}
+		for range 2 {
+			if err := closing(f); err == nil || err.Error() != "step 1 has no packs" {
+				t.Errorf("a step without packs: error %v", err)
+			}
+		}
+		if res := tr.Step(1, feedBatch()); res.Tokens != trainer.CountRows(feedBatch().Packs) {
+			t.Errorf("%d tokens", res.Tokens)
+		}
+	})
 }
 
 // However the packs of a step come, it has the bits of all at once on one rank: weights, states, loss and norm, on any

@@ -20,6 +20,7 @@ type Trainer struct {
 
 	world *parallel.World // nil: Rank is alone
 	ticks [][]taskTicks   // see TimeTasks; nil: none are noted
+	open  *Feed           // a step that has packs and is not taken yet; nil: none
 }
 
 // Options are how a trainer updates its model. They may be changed between two steps.
