@@ -50,14 +50,14 @@ var productTilings = []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep, t
 var ProductPaths = []string{tilingWide.name, tilingSquare.name, tilingFew.name, tilingDeep.name, tilingTall.name}
 
 // box is how many rows of X a copy brings: few copies, which take time to start, but not many rows beyond a group's
-// end.
+// end; a tile is whole copies.
 func (s tiling) box(groups, rows int) int {
 	most := s.height
 	if groups > 1 {
 		most /= 2
 	}
 	box := 8
-	for box < most && box < driver.Blocks(rows, groups) {
+	for box < most && s.height%(2*box) == 0 && box < driver.Blocks(rows, groups) {
 		box *= 2
 	}
 	return box

@@ -59,7 +59,8 @@ struct Work {
 template <int ROWS>
 __device__ inline int width(int rows) {
   if (ROWS <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-  return (rows + ROWS / 4 - 1) / (ROWS / 4) * (ROWS / 4);
+  constexpr int kPart = ROWS == 96 ? 32 : ROWS / 4;
+  return (rows + kPart - 1) / kPart * kPart;
 }
 
 // store_tile writes the warpgroup's 64 columns of out from `col` on, for rows [0, rows) at out.

@@ -132,44 +132,71 @@ __device__ inline u32 scaled(const M& m, u32 x) {
   return EXACT ? m.exact(x) : m.times(x);
 }
 
-// decode_along: a of four steps of 16 k, step `q` of 64 of the stage, rows `first` + warp rows of it. The sign bits of
-// what it returns say that the numbers are wrong but for EXACT.
+// rounded: two codes of E4M3 times a scale that is fp32.
+__device__ inline u32 rounded(u16 codes, float scale) {
+  u32 halves, d;
+  float low, high;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(low) : "h"((u16)halves));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(high) : "h"((u16)(halves >> 16)));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high * scale), "f"(low * scale));
+  return d;
+}
+
+// decode_along: a of two steps of 16 k, half `g` of step `q` of 64 of the stage, rows `first` + warp rows of it. The
+// sign bits of what it returns say that the numbers are wrong but for EXACT.
 template <bool EXACT, class F, class G>
-__device__ inline u32 decode_along(u32 (&a)[4][4], const u8* codes, int first, int q) {
+__device__ inline u32 decode_along(u32 (*a)[4], const u8* codes, int first, int q, int g) {
   constexpr int kCode = F::kCode;
-  const auto* scales = (const typename F::Scale*)(codes + G::kCodes);
+  using Scale = typename F::Scale;
   int lane = warp_lane(), c = lane % 4;
   u32 signs = 0;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int row = first + threadIdx.x / kWarp % 4 * 16 + lane / 4 + h * 8;
+    Scale scale = ((const Scale*)(codes + G::kCodes))[(F::kWide == 0 ? 0 : q * 2 + g) * G::kLines + row];
+    Multiplier<kCode, Scale> m;
+    m.same(scale);
+    m.beyond(signs);
+    if constexpr (F::kBits == 4) {
+      uint4 w = *(const uint4*)G::piece(codes, row, q * 2 + g);
+      u32 v[4] = {w.x, w.y, w.z, w.w}, selector = Bits<kCode>::kByte ? c << 4 | (c + 4) << 12 : c | (c + 4) << 8;
 #pragma unroll
-    for (int g = 0; g < 2; g++) {  // of 32 k
-      Multiplier<kCode, typename F::Scale> m;
-      m.same(scales[(F::kWide == 0 ? 0 : q * 2 + g) * G::kLines + row]);
-      m.beyond(signs);
-      if constexpr (F::kBits == 4) {
-        uint4 w = *(const uint4*)G::piece(codes, row, q * 2 + g);
-        u32 v[4] = {w.x, w.y, w.z, w.w}, selector = Bits<kCode>::kByte ? c << 4 | (c + 4) << 12 : c | (c + 4) << 8;
+      for (int s = 0; s < 2; s++) {
+        u32 low, high;  // k 2c and 2c + 8; k 2c + 1 and 2c + 9
+        Bits<kCode>::two(bytes_of(v[2 * s], v[2 * s + 1], selector), low, high);
+        low = scaled<EXACT>(m, low), high = scaled<EXACT>(m, high);
+        a[s][h] = bytes_of(low, high, 0x5410), a[s][h + 2] = bytes_of(low, high, 0x7632);
+      }
+    } else if constexpr (sizeof(Scale) == 4) {
 #pragma unroll
-        for (int s = 0; s < 2; s++) {
-          u32 low, high;  // k 2c and 2c + 8; k 2c + 1 and 2c + 9
-          Bits<kCode>::two(bytes_of(v[2 * s], v[2 * s + 1], selector), low, high);
-          low = scaled<EXACT>(m, low), high = scaled<EXACT>(m, high);
-          a[2 * g + s][h] = bytes_of(low, high, 0x5410), a[2 * g + s][h + 2] = bytes_of(low, high, 0x7632);
-        }
-      } else {
-        u32 selector = c & 1 ? 0x3424 : 0x1404;  // bytes 2c%4 and the next as the high bytes of the halves
+      for (int s = 0; s < 2; s++) {
+        const u16* w = (const u16*)(G::piece(codes, row, q * 4 + g * 2 + s) + c * 2);
+        a[s][h] = rounded(w[0], scale), a[s][h + 2] = rounded(w[4], scale);
+      }
+    } else {
+      u32 selector = c & 1 ? 0x3424 : 0x1404;  // bytes 2c%4 and the next as the high bytes of the halves
 #pragma unroll
-        for (int s = 0; s < 2; s++) {
-          const u32* w = (const u32*)(G::piece(codes, row, q * 4 + g * 2 + s) + c / 2 * 4);
-          a[2 * g + s][h] = scaled<EXACT>(m, Bits<kCode>::one(bytes_of(w[0], 0, selector)));
-          a[2 * g + s][h + 2] = scaled<EXACT>(m, Bits<kCode>::one(bytes_of(w[2], 0, selector)));
-        }
+      for (int s = 0; s < 2; s++) {
+        const u32* w = (const u32*)(G::piece(codes, row, q * 4 + g * 2 + s) + c / 2 * 4);
+        a[s][h] = scaled<EXACT>(m, Bits<kCode>::one(bytes_of(w[0], 0, selector)));
+        a[s][h + 2] = scaled<EXACT>(m, Bits<kCode>::one(bytes_of(w[2], 0, selector)));
       }
     }
   }
   return signs;
+}
+
+// decode_halves is decode_along for all scales, of HALVES halves from `g` on.
+template <int HALVES, class F, class G>
+__device__ inline void decode_halves(u32 (*a)[4], const u8* codes, int first, int q, int g) {
+  u32 signs = 0;
+#pragma unroll
+  for (int i = 0; i < HALVES; i++) signs |= decode_along<false, F, G>(a + 2 * i, codes, first, q, g + i);
+  if constexpr (sizeof(typename F::Scale) == 1)
+    if (__any_sync(~0u, signs & 0x80008000))
+#pragma unroll
+      for (int i = 0; i < HALVES; i++) decode_along<true, F, G>(a + 2 * i, codes, first, q, g + i);
 }
 
 // decode_across: a of four steps of 16 rows of codes, of which the warp has 16 columns: column_of says which.
@@ -203,17 +230,17 @@ __device__ inline u32 decode_across(u32 (&a)[4][4], const u8* codes, int first) 
   return signs;
 }
 
+// decode: a of four steps of 16 k, step `q` of 64 of the stage.
 template <class F, class G, int ACROSS>
 __device__ inline void decode(u32 (&a)[4][4], const void* stage, int first, int q) {
   const u8* codes = (const u8*)stage;
-  u32 signs;
-  if constexpr (ACROSS) signs = decode_across<false, F, G>(a, codes, first);
-  else signs = decode_along<false, F, G>(a, codes, first, q);
-  if constexpr (sizeof(typename F::Scale) == 1)
-    if (__any_sync(~0u, signs & 0x80008000)) {
-      if constexpr (ACROSS) decode_across<true, F, G>(a, codes, first);
-      else decode_along<true, F, G>(a, codes, first, q);
-    }
+  if constexpr (ACROSS) {
+    u32 signs = decode_across<false, F, G>(a, codes, first);
+    if constexpr (sizeof(typename F::Scale) == 1)
+      if (__any_sync(~0u, signs & 0x80008000)) decode_across<true, F, G>(a, codes, first);
+  } else {
+    decode_halves<2, F, G>(a, codes, first, q, 0);
+  }
 }
 
 // column_of is the first of the two neighbouring columns of a warpgroup's 64 that a thread has by decode_across, as
@@ -248,16 +275,15 @@ struct Width {
 // with_width calls f with the width of wgmma for `rows` rows, as `width` has it.
 template <int ROWS, class T>
 __device__ inline void with_width(int rows, T f) {
-  if constexpr (ROWS > 64) {
+  if constexpr (ROWS == 96) {
+    if (rows == 96) f(Width<96>());
+    else if (rows == 64) f(Width<64>());
+    else f(Width<32>());
+  } else {
     if (rows == ROWS) f(Width<ROWS>());
     else if (rows == ROWS / 4 * 3) f(Width<ROWS / 4 * 3>());
     else if (rows == ROWS / 2) f(Width<ROWS / 2>());
     else f(Width<ROWS / 4>());
-  } else {
-    if (rows == 8) f(Width<8>());
-    else if (ROWS == 16 || rows == 16) f(Width<16>());
-    else if (rows == 32) f(Width<32>());
-    else f(Width<ROWS == 64 ? 64 : 32>());
   }
 }
 
@@ -270,6 +296,36 @@ __device__ inline void step64(float* d, const u32 (&a)[4][4], u32 b, int rows) {
     for (int s = 0; s < 4; s++) wgmma<decltype(of)::columns>(d, a[s], b + s * 2);
     wgmma_commit();
   });
+}
+
+// chain_numbers ends a chain with `others` slots of weights in bf16.
+template <class F, class G, int ACROSS, class R>
+__device__ inline void chain_numbers(float* d, R& ring, int warpgroup, int others, int rows) {
+  for (int i = 0; i < others; i++) {
+    ring.filled();
+    const u16* box = ring.a() + warpgroup * 64 * 64;
+    u32 b = operand<64 * 128>(ring.b());
+    if (ACROSS) {
+      u32 own[4][4];
+      read_across<F>(own, box);
+      wgmma_wait<0>();
+      step64<G::kRows>(d, own, b, rows);
+      wgmma_wait<0>();  // where this set were one of a's, the compiler would serialize all products of the function
+    } else {
+      with_width<G::kRows>(rows, [&](auto of) {
+        wgmma_fence();
+#pragma unroll
+        for (int s = 0; s < 4; s++) wgmma<decltype(of)::columns, 0, 0>(d, operand<64 * 128>(box) + s * 2, b + s * 2);
+        wgmma_commit();
+      });
+    }
+    wgmma_wait<1>();
+    ring.release_last();
+    ring.next();
+  }
+  wgmma_wait<0>();
+  held<G::kRows>(d);
+  ring.release_last();
 }
 
 // chain_codes multiplies `stages` slots of codes, then `others` of weights in bf16, in order.
@@ -297,31 +353,37 @@ __device__ inline void chain_codes(float* d, R& ring, int warpgroup, int stages,
     for (; i + 1 < stages; i += 2) slot(1, true), slot(0, true);
     if (i < stages) slot(1, true);
   }
-  for (i = 0; i < others; i++) {
+  chain_numbers<F, G, ACROSS>(d, ring, warpgroup, others, rows);
+}
+
+// chain_halves is chain_codes for MatMul with two sets of a of 32 k: half as many registers, which leave room for the
+// accumulators of 96 rows in a block of 256 columns.
+template <class F, class G, class R>
+__device__ inline void chain_halves(float* d, R& ring, int warpgroup, int stages, int others, int rows) {
+  u32 a[2][2][4];
+  held<G::kRows>(d);
+  for (int i = 0; i < stages; i++) {
     ring.filled();
-    const u16* box = ring.a() + warpgroup * 64 * 64;
-    u32 b = operand<64 * 128>(ring.b());
-    if (ACROSS) {
-      u32 own[4][4];
-      read_across<F>(own, box);
-      wgmma_wait<0>();
-      step64<G::kRows>(d, own, b, rows);
-      wgmma_wait<0>();  // where this set were one of a's, the compiler would serialize all products of the function
-    } else {
-      with_width<G::kRows>(rows, [&](auto of) {
-        wgmma_fence();
+    const u8* codes = (const u8*)ring.a();
+#pragma unroll 1
+    for (int q = 0; q < G::kSteps; q++) {
+      u32 b = operand<64 * 128>(ring.b() + q * G::kRows * 64);
 #pragma unroll
-        for (int s = 0; s < 4; s++) wgmma<decltype(of)::columns, 0, 0>(d, operand<64 * 128>(box) + s * 2, b + s * 2);
-        wgmma_commit();
-      });
+      for (int g = 0; g < 2; g++) {
+        decode_halves<1, F, G>(a[g], codes, warpgroup * 64, q, g);
+        with_width<G::kRows>(rows, [&](auto of) {
+          wgmma_fence();
+#pragma unroll
+          for (int s = 0; s < 2; s++) wgmma<decltype(of)::columns>(d, a[g][s], b + g * 4 + s * 2);
+          wgmma_commit();
+        });
+        wgmma_wait<1>();
+        if (q == 0 && g == 0 && i > 0) ring.release_last();
+      }
     }
-    wgmma_wait<1>();
-    ring.release_last();
     ring.next();
   }
-  wgmma_wait<0>();
-  held<G::kRows>(d);
-  ring.release_last();
+  chain_numbers<F, G, 0>(d, ring, warpgroup, others, rows);
 }
 
 // store_pairs writes the warpgroup's 64 columns of out from `col` on, of which the threads have neighbours in pairs
@@ -412,7 +474,9 @@ __device__ inline void multiply_codes(R& ring, const Terms& terms, const Tiles<G
     float d[G::kRows / 2];
 #pragma unroll
     for (int j = 0; j < G::kRows / 2; j++) d[j] = 0.f;
-    chain_codes<F, G, ACROSS>(d, ring, warpgroup, stages, others, uniform(width<G::kRows>(w.rows)));
+    int across = uniform(width<G::kRows>(w.rows));
+    if constexpr (G::kRows == 96) chain_halves<F, G>(d, ring, warpgroup, stages, others, across);
+    else chain_codes<F, G, ACROSS>(d, ring, warpgroup, stages, others, across);
     u16* to = out + w.from * ldo;
     int col = w.col + warpgroup * 64;
     if (ACROSS)
@@ -458,11 +522,11 @@ __device__ inline void product_codes(const Terms& terms, const Scales& scales, u
                                                                         segments, m, n);                             \
   }
 
-// Tiles of quantized_wgmma.go: those of few rows have 128 bytes of each row of codes in a stage.
-#define PRODUCTS_CODES(name, FORMAT, DEEP)                                    \
+// Tiles of quantized_wgmma.go. DEEP is the k of 128 bytes of codes.
+#define PRODUCTS_CODES(name, FORMAT, DEEP, STAGES)                            \
   PRODUCT_CODES(nt_##name##_wide, FORMAT, 0, 128, 256, 64, 4, 1)              \
   PRODUCT_CODES(nt_##name##_square, FORMAT, 0, 128, 128, 64, 6, 1)            \
-  PRODUCT_CODES(nt_##name##_some, FORMAT, 0, 256, 64, DEEP, 3, 1)             \
+  PRODUCT_CODES(nt_##name##_some, FORMAT, 0, 256, 96, DEEP / 2, STAGES, 1)    \
   PRODUCT_CODES(nn_##name##_wide, FORMAT, 1, 128, 256, 64, 4, 1)              \
   PRODUCT_CODES(nn_##name##_square, FORMAT, 1, 128, 128, 64, 6, 1)
 

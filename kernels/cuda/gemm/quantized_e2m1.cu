@@ -3,6 +3,6 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 using E2M1 = Format<kE2M1, u8, 32>;
 //launch:family product_e2m1 nt_ nn_
-PRODUCTS_CODES(e2m1_e8m0_32, E2M1, 256)
+PRODUCTS_CODES(e2m1_e8m0_32, E2M1, 256, 3)
 PRODUCTS_FEW(e2m1_e8m0_32, E2M1, 256, 3)
 #endif

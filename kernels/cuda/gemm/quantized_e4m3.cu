@@ -6,10 +6,10 @@ using E4M3 = Format<kE4M3, u8, 32>;
 using E4M3Wide = Format<kE4M3, u8, 0>;
 using E4M3Float = Format<kE4M3, float, 0>;
 //launch:family product_e4m3 nt_ nn_
-PRODUCTS_CODES(e4m3_e8m0_32, E4M3, 128)
+PRODUCTS_CODES(e4m3_e8m0_32, E4M3, 128, 4)
 PRODUCTS_FEW(e4m3_e8m0_32, E4M3, 128, 4)
-PRODUCTS_CODES(e4m3_e8m0_128, E4M3Wide, 128)
+PRODUCTS_CODES(e4m3_e8m0_128, E4M3Wide, 128, 4)
 PRODUCTS_FEW(e4m3_e8m0_128, E4M3Wide, 128, 4)
-PRODUCTS_CODES(e4m3_fp32_128, E4M3Float, 128)
+PRODUCTS_CODES(e4m3_fp32_128, E4M3Float, 128, 4)
 PRODUCTS_FEW(e4m3_fp32_128, E4M3Float, 128, 4)
 #endif

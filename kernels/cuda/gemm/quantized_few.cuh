@@ -71,17 +71,8 @@ struct Quad<kE4M3, float> {
   static constexpr bool kApart = false;
   float m;
   __device__ Quad(float s, const Tables&) : m(s) {}
-  __device__ u32 two(u16 codes) const {
-    u32 halves, d;
-    float low, high;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
-    asm("cvt.f32.f16 %0, %1;" : "=f"(low) : "h"((u16)halves));
-    asm("cvt.f32.f16 %0, %1;" : "=f"(high) : "h"((u16)(halves >> 16)));
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high * m), "f"(low * m));
-    return d;
-  }
   __device__ void numbers(u32& x, u32& y, u32 codes) const {
-    x = two((u16)codes), y = two((u16)(codes >> 16));
+    x = rounded((u16)codes, m), y = rounded((u16)(codes >> 16), m);
   }
 };
 

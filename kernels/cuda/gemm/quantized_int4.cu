@@ -3,6 +3,6 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 using INT4 = Format<kINT4, u16, 32>;
 //launch:family product_int4 nt_ nn_
-PRODUCTS_CODES(int4_bf16_32, INT4, 256)
+PRODUCTS_CODES(int4_bf16_32, INT4, 256, 3)
 PRODUCTS_FEW(int4_bf16_32, INT4, 256, 3)
 #endif

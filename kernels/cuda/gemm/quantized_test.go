@@ -193,19 +193,19 @@ func TestQuantizedEveryCode(t *testing.T) {
 			}
 		}
 		k := q.Shape.Cols
-		checkIdentity(t, q, k, groups, "codes_several", "codes_short", func(d kernels.Device, out, x kernels.Tensor,
-			g *kernels.Groups, w *kernels.QuantizedWeight) {
+		checkIdentity(t, q, k, groups, []string{"codes_several", "codes_some", "codes_square"}, func(d kernels.Device,
+			out, x kernels.Tensor, g *kernels.Groups, w *kernels.QuantizedWeight) {
 			d.MatMul(out, g, kernels.Term{X: x, Q: w})
 		})
-		checkIdentity(t, q, rows, groups, "codes_square", "codes_wide", func(d kernels.Device, out, x kernels.Tensor,
-			g *kernels.Groups, w *kernels.QuantizedWeight) {
+		checkIdentity(t, q, rows, groups, []string{"codes_square", "codes_wide"}, func(d kernels.Device,
+			out, x kernels.Tensor, g *kernels.Groups, w *kernels.QuantizedWeight) {
 			d.MatMulT(out, g, kernels.Term{X: x, Q: w})
 		})
 	}
 }
 
-// checkIdentity compares products of n rows a group, which are the identity, by two paths.
-func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, path, other string, product func(d kernels.Device,
+// checkIdentity compares products of n rows a group, which are the identity, by some paths.
+func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, paths []string, product func(d kernels.Device,
 	out, x kernels.Tensor, g *kernels.Groups, w *kernels.QuantizedWeight)) {
 	t.Helper()
 	x := cudatest.Operand{DType: kernels.BF16, Groups: 1, Rows: groups * n, Cols: n, Stride: n,
@@ -216,7 +216,7 @@ func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, path, othe
 		offsets[i/n+1] = int32(i + 1)
 	}
 	out := cudatest.Grouped(kernels.BF16, 1, groups*n, q.Shape.Rows+q.Shape.Cols-n, q.Shape.Rows+q.Shape.Cols-n, 1)
-	for _, p := range []string{path, other} {
+	for _, p := range paths {
 		cudatest.GPU.Path = p
 		cudatest.Both(t, fmt.Sprint(p, " ", q.Shape.Format), []cudatest.Operand{out, x, q.Codes, q.Scales,
 			cudatest.Ints(1, groups+1, offsets)}, func(d kernels.Device, x []kernels.Tensor) {
@@ -240,7 +240,9 @@ func TestCodesTilings(t *testing.T) {
 		{"nt", 128, 2048, 1536, 2048, codesSeveral},
 		{"nt", 128, 2048, 2048, 768, codesShort},
 		{"nt", 128, 4096, 1536, 2048, codesSome},
-		{"nt", 128, 8192, 1536, 2048, codesSquare},
+		{"nt", 128, 8192, 1536, 2048, codesSome},
+		{"nt", 1, 64, 4096, 4096, codesSquare},
+		{"nt", 128, 12288, 1536, 2048, codesSquare},
 		{"nn", 128, 1024, 1536, 2048, codesSquare},
 		{"nt", 1, 32, 4096, 4096, codesThin},
 	} {

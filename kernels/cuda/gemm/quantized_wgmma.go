@@ -15,18 +15,19 @@ import (
 // codesTiling is a variant of the kernels in quantized.cuh. All give the same bits.
 type codesTiling struct {
 	tiling
-	deep bool // a stage has 128 bytes of each row of codes, else 64 columns
-	each int  // columns of a warp in the kernels of quantized_few.cuh, by mma.sync; 0: by wgmma
+	bytes int // of each row of codes in a stage; 0: 64 columns
+	each  int // columns of a warp in the kernels of quantized_few.cuh, by mma.sync; 0: by wgmma
+	more  int // stages of codes of 8 bits, which are smaller, beyond those of the others
 }
 
 var (
-	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, false, 0}
-	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, false, 0}
-	codesSome    = codesTiling{tiling{"_some", 256, 64, 64, 3, 1}, true, 0}
-	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, true, 64}
-	codesShort   = codesTiling{tiling{"_short", 128, 32, 32, 3, 2}, true, 32} // rows of few codes
-	codesFew     = codesTiling{tiling{"_few", 256, 16, 16, 2, 2}, true, 32}
-	codesThin    = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, true, 16}
+	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, 0, 0, 0}
+	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, 0, 0, 0}
+	codesSome    = codesTiling{tiling{"_some", 256, 96, 96, 3, 1}, 64, 0, 1}
+	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, 128, 64, 0}
+	codesShort   = codesTiling{tiling{"_short", 128, 32, 32, 3, 2}, 128, 32, 1} // rows of few codes
+	codesFew     = codesTiling{tiling{"_few", 256, 16, 16, 2, 2}, 128, 32, 0}
+	codesThin    = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, 128, 16, 1}
 )
 
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
@@ -47,23 +48,22 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) co
 		}
 	}
 	average := driver.Blocks(rows, groups)
-	if layout == "nt" && average <= 48 {
-		switch {
-		case 2*codesSome.tiles(groups, rows, columns) <= d.Processors:
-			return codesThin
-		case average <= 10:
-			return codesFew
-		case average <= 24 && depth < 1024:
-			return codesShort
-		case average <= 24:
-			return codesSeveral
-		}
-		return codesSome
-	}
-	if average >= 112 && codesWide.tiles(groups, rows, columns) >= d.Processors {
+	some, wide := codesSome.tiles(groups, rows, columns), codesWide.tiles(groups, rows, columns)
+	switch {
+	case average >= 112 && wide >= d.Processors:
 		return codesWide
+	case layout == "nn" || average > 80 || average > 48 && some < d.Processors:
+		return codesSquare
+	case 2*some <= d.Processors:
+		return codesThin
+	case average <= 10:
+		return codesFew
+	case average <= 24 && depth < 1024:
+		return codesShort
+	case average <= 24:
+		return codesSeveral
 	}
-	return codesSquare
+	return codesSome
 }
 
 // codesFormat is a format as quantized.cuh has kernels for it.
@@ -104,16 +104,16 @@ func (s codesTiling) stage(layout string, f codesFormat) (lines, lineBytes, bloc
 
 // depth is the k of a stage.
 func (s codesTiling) depth(f codesFormat) int {
-	if s.deep {
-		return 128 * 8 / f.Code.Bits()
+	if s.bytes > 0 {
+		return s.bytes * 8 / f.Code.Bits()
 	}
 	return 64
 }
 
 // slots is how many stages the ring has.
 func (s codesTiling) slots(f codesFormat) int {
-	if s.each > 0 && s.columns < 256 && f.Code.Bits() == 8 {
-		return s.stages + 1 // they are smaller
+	if f.Code.Bits() == 8 {
+		return s.stages + s.more
 	}
 	return s.stages
 }
