@@ -41,7 +41,7 @@ type RanksOptions struct {
 // onMesh is what was measured on some ranks.
 type onMesh struct {
 	ranks         configs.Parallel
-	device, kind  string
+	device        string
 	placement     string  // what each rank has of the weights
 	micros        int     // of a step of a pipeline
 	bubble        float64 // by its schedule
@@ -268,7 +268,7 @@ func (m onMesh) printShare(tab io.Writer, before string) {
 // measureRanks trains the model of a shape on its ranks, and then answers requests by what was trained. Even is as
 // evenRouters says.
 func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOptions) (row onMesh, err error) {
-	row.ranks, row.kind = s.Parallel, s.Device.Kind
+	row.ranks = s.Parallel
 	if s.Parallel.Stages > 1 {
 		row.micros, row.bubble = plan.Bubble(s)
 	}

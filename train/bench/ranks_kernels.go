@@ -57,13 +57,12 @@ func profileRanks(w *parallel.World, step func() trainer.StepResult) ([]kernels.
 // for rows of another.
 func printStepKernels(w io.Writer, one, many stepKernels, ranks int) error {
 	share := 1 / float64(ranks)
-	lines := map[string][2]float64{}
-	for i, s := range []stepKernels{one, many} {
-		for _, k := range s.times {
-			of := lines[k.Kernel]
-			of[i] += k.Seconds * []float64{share, 1}[i]
-			lines[k.Kernel] = of
-		}
+	lines := map[string][2]float64{} // of one rank's step as many packs as a rank has, and of a rank's
+	for _, k := range one.times {
+		lines[k.Kernel] = [2]float64{k.Seconds * share, 0}
+	}
+	for _, k := range many.times {
+		lines[k.Kernel] = [2]float64{lines[k.Kernel][0], k.Seconds}
 	}
 	var names []string
 	var all, small [2]float64
