@@ -83,7 +83,7 @@ static float infinite(float acc, const float* x, const float* y) {
   float sum = finite(acc) ? 0.f : acc;
   for (int k = 0; k < kK; k++)
     if (!finite(x[k]) || !finite(y[k])) sum += x[k] * y[k];
-  return sum == sum ? sum : __uint_as_float(0x7fc00000);
+  return sum == sum ? sum : __uint_as_float(0x7fffffff);
 }
 
 // one is a step of one accumulator, whatever its operands.

@@ -15,7 +15,7 @@ const fraction = 25
 // product's exponent is the sum of its factors' exponents, with subnormal factors normalised first, so its significand
 // lies in [1, 4). Zeros take no part. A subnormal result is truncated toward zero like any other, a zero result is +0,
 // and a sum beyond the largest fp32 is an infinity. If an operand is not finite, the result is the sum of what is not
-// finite among acc and the products, by IEEE rules; a NaN is 0x7fc00000.
+// finite among acc and the products, by IEEE rules; a NaN is 0x7fffffff, whichever came in, as tensor cores have it.
 func Step16(acc float32, x, y *[steps]float32) float32 {
 	sum, exponent, ok := stepSum(acc, x[:], y[:], fraction)
 	if !ok {
@@ -108,7 +108,7 @@ func stepInfinite(acc float32, x, y []float32) float32 {
 		}
 	}
 	if sum != sum {
-		return math.Float32frombits(0x7fc00000)
+		return math.Float32frombits(0x7fffffff)
 	}
 	return sum
 }

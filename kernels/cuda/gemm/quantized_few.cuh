@@ -201,25 +201,17 @@ struct Columns {
   }
 };
 
-// store_few is store_tile of a warp's 16 columns. The card's conversion makes 0x7fff of every NaN, which tells where
-// narrow is needed.
+// store_few is store_tile of a warp's 16 columns. A sum that is NaN is 0x7fffffff (see step16.go), which the card's
+// conversion rounds to 0x7fff, as narrow does.
 template <int ROWS>
 __device__ inline void store_few(const float* d, u16* out, long long ldo, int rows, int col, int n, bool wide) {
   int lane = warp_lane(), q = lane % 4, c = col + q % 2 * 8;
 #pragma unroll
   for (int j = 0; j < ROWS / 16; j++)
     if (j * 16 < rows) {
-      u32 w[4], nan = 0;
+      u32 w[4];
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        w[i] = convert2(d[j * 8 + i * 2], d[j * 8 + i * 2 + 1]);
-        nan |= (w[i] + 0x00010001) & ~w[i];
-      }
-      if (__any_sync(~0u, nan & 0x80008000))
-#pragma unroll
-        for (int i = 0; i < 4; i++) w[i] = pair(d[j * 8 + i * 2], d[j * 8 + i * 2 + 1]);
-#pragma unroll
-      for (int i = 0; i < 4; i++) w[i] = transposed(w[i]);
+      for (int i = 0; i < 4; i++) w[i] = transposed(convert2(d[j * 8 + i * 2], d[j * 8 + i * 2 + 1]));
       exchange_quad(w);
       int row = j * 16 + q / 2 * 8 + order(lane / 4);
       if (row < rows && c < n) store_eight(out + row * ldo + c, w, c, n, wide);
