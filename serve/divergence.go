@@ -1,7 +1,7 @@
 package serve
 
 import (
-	"context"
+	"cmp"
 	"slices"
 
 	"lockstep/kernels"
@@ -9,34 +9,68 @@ import (
 	"lockstep/parallel"
 )
 
-// Divergence measures how far the engine is from a training forward on one sequence.
+// Divergence measures how far an engine is from a training forward on some sequences.
 type Divergence struct {
-	// Mean over the generated positions of KL(training || rollout) over the whole vocabulary, in nats.
+	// KL(training || rollout) over the whole vocabulary in nats, mean of a sequence's tokens, and of the sequences.
 	KL         float64
 	Logits     int // number of logits compared
 	Mismatches int // of them, different bits
 }
 
-// MeasureDivergence decodes a prompt and the tokens ids that followed it with the engine, and compares the logits of
-// each generated token with the training forward of m on rank r. The KL is that of the distributions at a temperature.
-// Like Run, it requires that no sequence is running.
-func (e *Engine) MeasureDivergence(ctx context.Context, r *parallel.Rank, m *model.Model, prompt, ids []int32,
-	temperature float32) (d Divergence, err error) {
-	all := slices.Concat(prompt, ids)
-	want := allLogits(r, m, all[:len(all)-1])
-	v := m.Vocab
-	e.onLogits = func(_ *sequence, position int, logits []float32) {
-		if position < len(prompt)-1 || position >= len(all)-1 {
-			return
-		}
-		row := want[position*v : (position+1)*v]
-		d.Logits += v
-		if bad := mismatches(logits, row); bad > 0 {
-			d.Mismatches += bad
-			d.KL += divergence(row, logits, kernels.Inverse(temperature)) / float64(len(ids))
+// Kept is the logits that the engine sampled a token by; see [Request.KeepLogits].
+type Kept struct {
+	Index       int     // of the request
+	Before      []int32 // all tokens before it, of the prompt too
+	Temperature float32
+	Logits      []float32 // [V], as the head gives them
+}
+
+// keep takes the logits [n, V] of the ready sequences whose requests keep them to the host, before a token is appended.
+func (e *Engine) keep(ready []*sequence, logits kernels.Tensor) {
+	for i, s := range ready {
+		if s.req.KeepLogits && s.wantsToken() {
+			e.kept = append(e.kept, Kept{s.index, s.tokens, s.req.Temperature,
+				parallel.Download[float32](e.r, logits.RowRange(i, i+1))})
 		}
 	}
-	defer func() { e.onLogits = nil }()
-	_, err = e.Run(ctx, []Request{{Prompt: prompt, Forced: ids, MaxTokens: len(ids), TopP: 1}})
-	return d, err
+}
+
+// TakeKept returns what was kept since it was called before, by requests, and of a request in the order of tokens.
+func (p *Replicas) TakeKept() (list []Kept) {
+	for _, e := range p.engines {
+		list, e.kept = append(list, e.kept...), nil
+	}
+	slices.SortStableFunc(list, func(a, b Kept) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(len(a.Before), len(b.Before)))
+	})
+	return list
+}
+
+// MeasureDivergence compares the logits by which tokens were sampled, as TakeKept lists them, with those of the
+// training forward of m on rank r. The KL is that of the distributions at the requests' temperatures. The weights must
+// be those that sampled.
+func MeasureDivergence(r *parallel.Rank, m *model.Model, kept []Kept) (d Divergence) {
+	sequences := 0
+	for len(kept) > 0 {
+		n := slices.IndexFunc(kept, func(k Kept) bool { return k.Index != kept[0].Index })
+		if n < 0 {
+			n = len(kept)
+		}
+		d.add(allLogits(r, m, kept[n-1].Before), m.Vocab, kept[:n])
+		kept, sequences = kept[n:], sequences+1
+	}
+	d.KL /= float64(max(sequences, 1))
+	return d
+}
+
+// add compares tokens of one sequence with the logits of all its rows.
+func (d *Divergence) add(all []float32, vocab int, kept []Kept) {
+	for _, k := range kept {
+		want := all[(len(k.Before)-1)*vocab:][:vocab]
+		d.Logits += vocab
+		if bad := mismatches(k.Logits, want); bad > 0 {
+			d.Mismatches += bad
+			d.KL += divergence(want, k.Logits, kernels.Inverse(k.Temperature)) / float64(len(kept))
+		}
+	}
 }

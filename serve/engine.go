@@ -58,6 +58,7 @@ type Engine struct {
 	waiting       []*sequence // in order of arrival, preempted ones first
 	running       []*sequence // in order of admission
 	version       int         // of the weights
+	kept          []Kept      // of requests that keep logits
 	// onLogits, if set, receives the logits of every row computed, for Verify, those that fill a batch up included.
 	onLogits func(s *sequence, position int, logits []float32)
 	// onStep, if set, receives the rows of a step before it runs, and the sequences that it samples for.
@@ -394,6 +395,7 @@ func (e *Engine) appendTokens(ready []*sequence, d sampled) {
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
 	e.addTopLogProbs(ready, d)
+	e.keep(ready, d.logits)
 	for i, s := range ready {
 		if !s.wantsToken() {
 			continue

@@ -38,14 +38,12 @@ func (e *Engine) planStep(prefill int, withLogits bool) {
 	e.enqueue(batch, ready, last)
 }
 
-// PlanDivergence runs [Engine.MeasureDivergence] for a sequence of so many rows on meta devices. It returns the host
-// memory that it takes, in bytes.
-func (e *Engine) PlanDivergence(r *parallel.Rank, m *model.Model, rows int) (host int) {
-	mark := r.Stack.Mark()
+// PlanDivergence runs [MeasureDivergence] for sequences of at most so many rows, of which so many tokens are kept, on
+// the meta device of a rank. It returns the host memory that it takes, in bytes.
+func PlanDivergence(r *parallel.Rank, m *model.Model, rows, kept int) (host int) {
+	defer r.Stack.Release(r.Stack.Mark())
 	m.Head.Logits(r, m.Forward(r, plannedBatch(r, []int{rows}), nil))
-	r.Stack.Release(mark)
-	e.PlanLargestStep(true)
-	return 4 * m.Vocab * (rows + min(e.options.PrefillRows, rows))
+	return 4 * m.Vocab * (rows + kept)
 }
 
 // PlanVerify runs the largest forwards of [Verify] for so many tokens on the meta device of a rank. It returns the host

@@ -23,6 +23,8 @@ type Request struct {
 	// be 0 then.
 	PromptLogProbs bool `json:",omitempty"`
 	PromptTop      int  `json:",omitempty"`
+	// KeepLogits keeps the logits that each token is sampled by, until [Replicas.TakeKept].
+	KeepLogits bool `json:",omitempty"`
 	// Forced tokens replace the first sampled ones: Verify feeds known sequences through the decode path.
 	Forced []int32
 }

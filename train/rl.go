@@ -41,7 +41,7 @@ type learner struct {
 type learningResult struct {
 	updates        []update         // its optimizer steps, in order
 	divergence     optim.Divergence // rollout against trainer, before the first update
-	exact          serve.Divergence
+	exact          serve.Divergence // of the answers that keep their logits
 	episodes       []*runlog.Episode
 	discarded      int     // episodes sampled and left out
 	rolloutSeconds float64 // seconds
@@ -88,9 +88,7 @@ func (l *learner) step(ctx context.Context, step int) (res learningResult, err e
 			res.answerTokens += len(g.Episodes[i].IDs)
 		}
 	}
-	if err := l.exactKL(ctx, &res); err != nil {
-		return res, err
-	}
+	res.exact = serve.MeasureDivergence(l.trainer.Rank, l.trainer.Model, l.engine.TakeKept())
 	began = time.Now()
 	if err := l.update(ctx, &res); err != nil {
 		return res, err
@@ -155,22 +153,6 @@ func (l *learner) advantages(groups []*group) {
 			g.Episodes[i].Advantage, values = values[0], values[1:]
 		}
 	}
-}
-
-// exactKL computes the KL of rollout and trainer over the full vocabulary, for some answers.
-func (l *learner) exactKL(ctx context.Context, res *learningResult) error {
-	n := min(l.rl.ExactKL, len(res.episodes))
-	for _, e := range res.episodes[:n] {
-		d, err := l.engine.First().MeasureDivergence(ctx, l.trainer.Rank, l.trainer.Model, e.Prompt, e.IDs,
-			e.Temperature)
-		if err != nil {
-			return err
-		}
-		res.exact.KL += d.KL / float64(n)
-		res.exact.Logits += d.Logits
-		res.exact.Mismatches += d.Mismatches
-	}
-	return nil
 }
 
 // update takes the optimizer steps of one step: rl.epochs times over rl.minibatches, which are complete groups in

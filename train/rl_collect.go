@@ -37,6 +37,7 @@ type collector struct {
 	updatesPerStep int           // updates of a step
 	dynamic        bool          // groups of one reward are left out
 	maxAsked       int           // prompts that a step may ask before it gives up
+	exactKL        int           // answers of a step, the first asked in it, whose logits are kept
 	// gets each group that a step learns from while others are not complete, in order, and the fewest rows that an
 	// answer to come will have; nil: a step begins when it has all groups
 	early    func(g *group, least int) error
@@ -69,7 +70,7 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 				return nil, nil, fmt.Errorf("%d prompts gave fewer than %d groups of answers with different rewards: "+
 					"use easier or harder prompts, raise rl.group or set rl.dynamic = false", c.maxAsked, c.prompts)
 			}
-			if err := c.ask(); err != nil {
+			if err := c.ask(first); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -145,8 +146,8 @@ func (c *collector) leastRows(from int) int {
 	return least
 }
 
-// ask submits the requests of the next prompt's group to the engine.
-func (c *collector) ask() error {
+// ask submits the requests of the next prompt's group to the engine. first is the first prompt of the step.
+func (c *collector) ask(first int) error {
 	n := c.JudgedQuestions.Len()
 	if epoch := c.Asked / n; c.order.list == nil || c.order.epoch != epoch {
 		c.order = collectorOrder{epoch, data.Order(c.seed, epoch, n)}
@@ -156,6 +157,7 @@ func (c *collector) ask() error {
 	for i := range c.groupSize {
 		q := c.request
 		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.groupSize)+uint64(i), c.JudgedQuestions.Prompt(question)
+		q.KeepLogits = (c.Asked-first)*c.groupSize+i < c.exactKL
 		if err := c.engine.Submit(int(q.ID), q); err != nil {
 			return fmt.Errorf("question %d: %w", question, err)
 		}

@@ -64,7 +64,7 @@ func (j *job) newCollector() *collector {
 	return &collector{
 		JudgedQuestions: j.corpus.TrainQuestions, decode: j.decode, seed: uint64(j.shape.Run.Seed), prompts: s.Prompts,
 		groupSize: s.Group,
-		staleness: s.Staleness, updatesPerStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
+		exactKL:   s.ExactKL, staleness: s.Staleness, updatesPerStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
 		maxAsked: mostRounds * s.Prompts * (1 + s.Staleness/(s.Minibatches*s.Epochs)),
 		request: serve.Request{
 			MaxTokens: j.shape.Rollout.MaxTokens, Temperature: float32(s.Temperature), TopP: 1,

@@ -19,7 +19,7 @@ func (l *learner) record(rec *runlog.Record, res learningResult) []string {
 		rec.Compared, rec.Differ = d.Tokens, d.Differ
 		fields = append(fields, fmt.Sprintf("KL %.3g", d.K3()))
 	}
-	if l.rl.ExactKL > 0 {
+	if res.exact.Logits > 0 { // with stale answers none of a step may have been sampled in it
 		rec.KLExact = runlog.Num(res.exact.KL)
 	}
 	fields = append(fields, l.recordUpdates(rec, res.updates)...)

@@ -329,17 +329,15 @@ func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 			trainer.LogProbs(t.Rank, t.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}).Packs)
 		}
 	}
-	samples := p.rolloutEngine // for reinforcement learning
-	if samples != nil {
-		samples.PlanLargestStep(false)
-	} else if len(p.engines) > 0 {
-		samples = p.engines[0]
+	if p.rolloutEngine != nil {
+		p.rolloutEngine.PlanLargestStep(false)
 	}
 	for _, e := range p.engines {
 		e.PlanLargestStep(false)
 	}
 	if s.RL.Objective != "" && s.RL.ExactKL > 0 {
-		host = samples.PlanDivergence(p.Rank, p.Model, min(p.longest, p.Model.MaxLength))
+		answers := min(s.RL.ExactKL, s.RL.Prompts*s.RL.Group)
+		host = serve.PlanDivergence(p.Rank, p.Model, min(p.longest, p.Model.MaxLength), answers*s.Rollout.MaxTokens)
 	}
 	if s.Run.VerifyTokens > 0 {
 		proof, err := p.proof()
