@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -115,16 +118,23 @@ func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 	return newExternal("reward server "+s.name(), o.Parallel, s.judge), nil
 }
 
-// judge is a reward function that runs in this process.
+// judge is a reward function that runs in this process, on all cores: while answers are judged, devices wait.
 type judge func(a Answer) float64
 
 func (j judge) Rewards(ctx context.Context, answers []Answer) ([]float64, error) {
 	rewards := make([]float64, len(answers))
-	for i, a := range answers {
-		if err := context.Cause(ctx); err != nil {
-			return nil, err
-		}
-		rewards[i] = j(a)
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(answers)) {
+		wait.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(answers) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				rewards[i] = j(answers[i])
+			}
+		})
+	}
+	wait.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
 	}
 	return rewards, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -172,5 +173,43 @@ func TestAnswerJSON(t *testing.T) {
 		`"x":[1,2]}}` + "\n" + `{"question":3,"prompt":"","text":"","answer":""}` + "\n"
 	if err != nil || strings.ReplaceAll(string(text), "\ufffd", `\ufffd`) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
+	}
+}
+
+// A judge of this process gets every answer once, on several cores, and its rewards are in their order; it stops where
+// the run ends.
+func TestJudgeOnAllCores(t *testing.T) {
+	var calls atomic.Int64
+	j := judge(func(a Answer) float64 {
+		calls.Add(1)
+		return float64(a.Question) + 0.5
+	})
+	for _, n := range []int{0, 1, 2, 5000} {
+		answers := make([]Answer, n)
+		for i := range answers {
+			answers[i].Question = 7 * i
+		}
+		calls.Store(0)
+		got, err := j.Rewards(t.Context(), answers)
+		if err != nil || len(got) != n || int(calls.Load()) != n {
+			t.Fatalf("%d answers: %d rewards of %d calls, %v", n, len(got), calls.Load(), err)
+		}
+		for i, reward := range got {
+			if reward != float64(7*i)+0.5 {
+				t.Fatalf("answer %d of %d: %v", i, n, reward)
+			}
+		}
+	}
+	why := errors.New("the run ends")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	calls.Store(0)
+	stops := judge(func(Answer) float64 {
+		if calls.Add(1) == 10 {
+			cancel(why)
+		}
+		return 0
+	})
+	if _, err := stops.Rewards(ctx, make([]Answer, 1<<20)); !errors.Is(err, why) || calls.Load() > 1<<19 {
+		t.Errorf("%d answers are judged behind the end: %v", calls.Load(), err)
 	}
 }

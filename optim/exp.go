@@ -30,6 +30,9 @@ func sigmoid(x float32) float32 {
 // excess is e^x - 1 - x, 0 or more, of |x| up to maxLogRatio. Near 0, where that difference cancels, it is the series
 // x^2/2! + ... + x^14/14!, whose rest is under 2^-52 of it.
 func excess(x float64) float64 {
+	if x == 0 { // the series' own result, of every token where rollout and trainer agree
+		return 0
+	}
 	if x < -0.5 || x > 0.5 {
 		return float64(exp(float32(x))) - 1 - x
 	}
