@@ -88,30 +88,46 @@ struct Ring {
   }
 };
 
-// Chains are a thread's of a tile [64, V]: 4 rows from row() on, C = V/16 columns from col() on.
-template <int C>
+// Chains are a thread's of a tile [64, V]: 4 rows from row() on, 4 columns from col() on. A block of few values has
+// threads without: the loads of a tile of 4 x 4 are 2 bytes from shared memory for each fma, where all threads with
+// fewer columns would load more for as many fma.
+template <int V>
 struct Chains {
-  float v[4][C];
+  static constexpr int kColumns = 4, kThreadsAcross = V / kColumns;
+  float v[4][kColumns];
   __device__ Chains() {
 #pragma unroll
     for (int r = 0; r < 4; r++)
 #pragma unroll
-      for (int c = 0; c < C; c++) v[r][c] = 0.f;
+      for (int c = 0; c < kColumns; c++) v[r][c] = 0.f;
   }
-  __device__ static int row() { return threadIdx.x / kAcross * 4; }
-  __device__ static int col() { return threadIdx.x % kAcross * C; }
+  __device__ static int row() { return threadIdx.x / kThreadsAcross * 4; }
+  __device__ static int col() { return threadIdx.x % kThreadsAcross * kColumns; }
 
   // each calls f(i, j, x) for the elements of the first m rows and n columns.
   template <class F>
   __device__ void each(int m, int n, F f) {
+    if (row() >= kTile) return;
 #pragma unroll
     for (int r = 0; r < 4; r++)
 #pragma unroll
-      for (int c = 0; c < C; c++)
+      for (int c = 0; c < kColumns; c++)
         if (row() + r < m && col() + c < n) f(row() + r, col() + c, v[r][c]);
   }
 
-  // across continues the chains over a slab's first columns: fma of a(i, k) and b(k, j), b [.., 16*C].
+  // times multiplies the first m rows by f(i).
+  template <class F>
+  __device__ void times(int m, F f) {
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      if (row() + r >= m) return;
+      float w = f(row() + r);
+#pragma unroll
+      for (int c = 0; c < kColumns; c++) v[r][c] = v[r][c] * w;
+    }
+  }
+
+  // across continues the chains over a slab's first columns: fma of a(i, k) and b(k, j), b [.., V].
   __device__ void across(const Slab& a, const float* b, int rows, int depth) {
     if (row() + 1 < rows)
       rows_across<4>(a, b + col(), depth);
@@ -121,53 +137,45 @@ struct Chains {
 
   // down continues the chains over a slab's first rows: fma of a(k, i) and b(k, j).
   __device__ void down(const Slab& a, const float* b, int depth) {
-#pragma unroll(16 / C)
+    if (row() >= kTile) return;
+#pragma unroll(kAhead * 4)
     for (int k = 0; k < depth; k++) {
-      float w[C], u[4];
+      float w[kColumns], u[4];
       *(float4*)u = *(const float4*)&a.v[k][row()];
-      read(w, b + k * kAcross * C + col());
+      *(float4*)w = *(const float4*)&b[k * V + col()];
 #pragma unroll
       for (int r = 0; r < 4; r++)
 #pragma unroll
-        for (int c = 0; c < C; c++) v[r][c] = fmaf(u[r], w[c], v[r][c]);
+        for (int c = 0; c < kColumns; c++) v[r][c] = fmaf(u[r], w[c], v[r][c]);
     }
   }
 
-  __device__ static void read(float* to, const float* from) {
-    if constexpr (C == 4)
-      *(float4*)to = *(const float4*)from;
-    else if constexpr (C == 2)
-      *(float2*)to = *(const float2*)from;
-    else
-      *to = *from;
-  }
-
  private:
+  static constexpr int kAhead = V < kTile ? 4 : 1;  // one warp of a scheduler has its own loads to wait behind
+
   template <int R>
   __device__ void rows_across(const Slab& a, const float* b, int depth) {
     int k = 0;
-#pragma unroll(8 / C)
+#pragma unroll(kAhead)
     for (; k + 4 <= depth; k += 4) {
       float u[R][4];
 #pragma unroll
       for (int r = 0; r < R; r++) *(float4*)u[r] = *(const float4*)&a.v[row() + r][k];
 #pragma unroll
       for (int x = 0; x < 4; x++) {
-        float w[C];
-        read(w, b + (k + x) * kAcross * C);
+        float w[kColumns];
+        *(float4*)w = *(const float4*)&b[(k + x) * V];
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
-          for (int c = 0; c < C; c++) v[r][c] = fmaf(u[r][x], w[c], v[r][c]);
+          for (int c = 0; c < kColumns; c++) v[r][c] = fmaf(u[r][x], w[c], v[r][c]);
       }
     }
     for (; k < depth; k++) {
-      float w[C];
-      read(w, b + k * kAcross * C);
 #pragma unroll
       for (int r = 0; r < R; r++)
 #pragma unroll
-        for (int c = 0; c < C; c++) v[r][c] = fmaf(a.v[row() + r][k], w[c], v[r][c]);
+        for (int c = 0; c < kColumns; c++) v[r][c] = fmaf(a.v[row() + r][k], b[k * V + c], v[r][c]);
     }
   }
 };
@@ -183,19 +191,20 @@ __device__ inline void scale(Slab& s, const float* weight, int rows) {
 }
 
 // solve continues row(from), row(from+1), ... of x [.., V] in shared memory, each over row(0), row(1), ... before it,
-// by fma with m(i, j).
+// by fma with m(i, j). kAcross threads have a row of kSolve.
 template <int V, class R, class M>
 __device__ inline void solve(float (*x)[V], int from, int n, R row, M m) {
   constexpr int C = V / kAcross;
+  int col = threadIdx.x % kAcross * C;
   for (int at = from; at < from + n; at += kSolve) {
     int rows = min(kSolve, from + n - at), i = at + threadIdx.x / kAcross;
     if (i < at + rows) {
-      float sum[C], *to = &x[row(i)][Chains<C>::col()];
-      Chains<C>::read(sum, to);
+      float sum[C], *to = &x[row(i)][col];
+#pragma unroll
+      for (int c = 0; c < C; c++) sum[c] = to[c];
 #pragma unroll 8
       for (int j = 0; j < at; j++) {
-        float w[C], a = m(i, j);
-        Chains<C>::read(w, &x[row(j)][Chains<C>::col()]);
+        float a = m(i, j), *w = &x[row(j)][col];
 #pragma unroll
         for (int c = 0; c < C; c++) sum[c] = fmaf(a, w[c], sum[c]);
       }

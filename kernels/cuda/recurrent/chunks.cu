@@ -147,7 +147,7 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
     Decays& d = s.decays[i % kSlabs];
     int from = cut.from, end = cut.end();
     size_t row = cut.row;
-    Chains<V / kAcross> value;
+    Chains<V> value;
     auto input = [&](int r, int j) { return load(v, (row + r) * vs + head * h.values + first + j); };
     if (kAlone) value.each(cut.rows, cols, [&](int r, int j, float& x) { x = input(r, j); });
     auto known = [&](int r, int j, float x) { return kAlone ? x : input(r, j); };
@@ -160,16 +160,17 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
           states[((size_t)(seq.first + i) * h.heads + head) * h.dim * h.values + (size_t)(x / V) * h.values + first +
                  x % V] = state[x];
 
-    auto of_state = [&](Chains<V / kAcross>& t) {
+    auto of_state = [&](Chains<V>& t) {
       for (int e = 0; e < h.dim; e += kTile) t.across(ring.next(), state + e * V, cut.rows, min(kTile, h.dim - e));
     };
     if (h.delta) {
-      Chains<V / kAcross> t;
+      Chains<V> t;
       of_state(t);
-      t.each(cut.rows, cols, [&](int r, int j, float x) {
-        if (reads) reads[((row + r) * h.heads + head) * h.values + first + j] = x;
-        n[(from + r) * V + j] = x * -exp2_sub(d.c[from + r], 1.f, 0.f);
-      });
+      if (reads)
+        t.each(cut.rows, cols,
+               [&](int r, int j, float x) { reads[((row + r) * h.heads + head) * h.values + first + j] = x; });
+      t.times(cut.rows, [&](int r) { return -exp2_sub(d.c[from + r], 1.f, 0.f); });
+      t.each(cut.rows, cols, [&](int r, int j, float x) { n[(from + r) * V + j] = x; });
       value.each(cut.rows, cols, [&](int r, int j, float x) {
         n[(from + r) * V + j] = (known(r, j, x) + n[(from + r) * V + j]) * d.factor[r];
       });
@@ -185,9 +186,9 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
       for (int x = threadIdx.x; x < cut.rows * V; x += kThreads)
         if (x % V < cols) added[((row + x / V) * h.heads + head) * h.values + first + x % V] = n[from * V + x];
     if (out) {
-      Chains<V / kAcross> t;
+      Chains<V> t;
       of_state(t);
-      t.each(cut.rows, cols, [&](int r, int j, float& x) { x = x * exp2_sub(d.c[from + r], 1.f, 0.f); });
+      t.times(cut.rows, [&](int r) { return exp2_sub(d.c[from + r], 1.f, 0.f); });
       t.across(ring.next(), n, cut.rows, end);
       if (!h.delta)
         t.each(cut.rows, cols, [&](int r, int j, float& x) { x = x + input(r, j) * skip[head]; });
@@ -204,7 +205,7 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
         __syncthreads();
       }
       scale(keys, d.weight, end);
-      Chains<V / kAcross> t;
+      Chains<V> t;
       t.each(h.dim - e, cols, [&](int r, int j, float& x) { x = state[(e + r) * V + j] * factor_of_all; });
       t.down(keys, n, end);
       t.each(h.dim - e, cols, [&](int r, int j, float x) { state[(e + r) * V + j] = x; });

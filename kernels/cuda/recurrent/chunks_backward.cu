@@ -61,17 +61,17 @@ __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, c
     Decays& d = s.decays[chunk % kSlabs];
     int rows = cut.rows;
     size_t row = cut.row;
-    Chains<V / kAcross> own;
+    Chains<V> own;
     own.each(rows, cols, [&](int r, int j, float& y) { y = load(dout, (row + r) * ds + head * h.values + first + j); });
     __syncthreads();
     for (int i = threadIdx.x; i < h.dim * V; i += kThreads)
       if (i % V < cols)
         grads[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)(i / V) * h.values + first + i % V] = state[i];
-    Chains<V / kAcross> t;
+    Chains<V> t;
     for (int e = 0; e < h.dim; e += kTile) t.across(ring.next(), state + e * V, rows, min(kTile, h.dim - e));
     float last = d.c[rows - 1], all = exp2_sub(last, 1.f, 0.f);
     if ((int)threadIdx.x < rows) d.weight[threadIdx.x] = exp2_sub(d.c[threadIdx.x], 1.f, 0.f);
-    t.each(rows, cols, [&](int r, int j, float& y) { y = y * exp2_sub(d.c[r], -1.f, last); });
+    t.times(rows, [&](int r) { return exp2_sub(d.c[r], -1.f, last); });
     own.each(rows, cols, [&](int r, int j, float y) { gradient[r * V + j] = y; });
     t.down(ring.next(), gradient, rows);
     t.each(rows, cols, [&](int r, int j, float y) { x[r * V + j] = y; });
@@ -91,7 +91,7 @@ __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, c
     for (int e = 0; e < h.dim; e += kTile) {
       Slab& queries = ring.next();
       scale(queries, d.weight, rows);
-      Chains<V / kAcross> a;
+      Chains<V> a;
       a.each(h.dim - e, cols, [&](int r, int j, float& y) { y = state[(e + r) * V + j] * all; });
       a.down(queries, gradient, rows);
       if (h.delta) a.down(ring.next(), x, rows);

@@ -159,11 +159,12 @@ func (c *recurrence) trains(t *testing.T, name string, dtype kernels.DType, l *k
 }
 
 // The bits do not depend on how many values a block of a scan has: 64, 32 and 16, on so many multiprocessors that the
-// host takes them, forward and backward, of sequences that end in the middle of a chunk, and from slots.
+// host takes them, forward and backward, of sequences that end in the middle of a chunk, and from slots. Backward has
+// both sequences in one part.
 func TestRecurrenceValues(t *testing.T) {
 	d := cudatest.GPU
 	defer func(processors int) { d.Processors = processors }(d.Processors)
-	lengths := []int{130, 7}
+	lengths := []int{130, 70}
 	eachRecurrence(func(name string, dtype kernels.DType, c *recurrence) {
 		for _, values := range []int{64, 32, 16} {
 			d.Processors = len(lengths) * c.Heads * driver.Blocks(c.ValueDim, values)
