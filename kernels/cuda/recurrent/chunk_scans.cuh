@@ -5,7 +5,7 @@
 // What a chunk would wait for: 8 matrices of 64 x 64 (dim 128: keys, -M, queries, P, keys again), each a trip to L2 or
 // beyond, and the rows of M that a row's sum over the rows before it needs. All of them come by cp.async through a ring
 // of slabs, kSlabs-1 ahead, across chunks too: a chunk waits for its products. Bound of a block and chunk: 64*V*(3*dim
-// + 96) fma of fp32 at 128 a clock, and a load from shared memory for every 4*V/16 + 1 of a thread's 4*V/4.
+// + 96) fma of fp32 at 128 a clock, and half a number from shared memory for each.
 #pragma once
 #include "chunks.cuh"
 #include "mma.cuh"
