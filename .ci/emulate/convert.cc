@@ -10,12 +10,18 @@ static const int segments[64][3] = {
 #include "segments.inc"
 };
 
-// truncated_square is x*x/2^19 of 17 bits, as kernels.truncatedSquare has it.
-static int truncated_square(int x) {
-  int h = x >> 9, low = x & 511, q = h * h >> 1;
-  for (int j = 10; j <= 16; j++) q += -(x >> j & 1) & (low >> (18 - j));
-  return q;
-}
+// Squares are x*x/2^19 of 17 bits, as kernels.truncatedSquare has them.
+struct Squares {
+  int of[1 << 17];
+  Squares() {
+    for (int x = 0; x < 1 << 17; x++) {
+      int h = x >> 9, low = x & 511, q = h * h >> 1;
+      for (int j = 10; j <= 16; j++) q += -(x >> j & 1) & (low >> (18 - j));
+      of[x] = q;
+    }
+  }
+};
+static const Squares squares;
 
 // ex2 is kernels.Exp2H, for x <= 0. Nothing here needs it above.
 float ex2(float x) {
@@ -24,7 +30,7 @@ float ex2(float x) {
   if (x != x) return __uint_as_float(0x7fffffff);
   int t = (int)(x * (1 << 23)), w = t - 1, xl = w & ((1 << 17) - 1);
   const int* c = segments[w >> 17 & 63];
-  long long y = (((long long)c[0] << 13) + (long long)c[1] * xl + (long long)c[2] * truncated_square(xl) + 30690) >> 15;
+  long long y = (((long long)c[0] << 13) + (long long)c[1] * xl + (long long)c[2] * squares.of[xl] + 30690) >> 15;
   if ((t & ((1 << 23) - 1)) == 0) y++;
   return __uint_as_float((int)y + (w & ~((1 << 23) - 1)) + (126 << 23));
 }

@@ -123,6 +123,37 @@ static bool marked(const char* from, size_t size) {
   return true;
 }
 
+// mapped is memory that holds marks: pages of one file, of which only those are copied that are written. Most of an
+// arena never are.
+static char* mapped(size_t size) {
+  constexpr size_t kFile = 16 << 20;
+  static const int file = [] {
+    int f = memfd_create("marks", 0);
+    std::string marks(kFile, (char)kMark);
+    if (f < 0 || write(f, marks.data(), kFile) != (ssize_t)kFile) fail("cannot keep marks");
+    return f;
+  }();
+  void* base = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  for (size_t at = 0; at < size; at += kFile)
+    if (mmap((char*)base + at, std::min(kFile, size - at), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0) == MAP_FAILED)
+      fail("cannot map %zu bytes", size);
+  return (char*)base;
+}
+
+// clear writes zeros, to whole pages by giving them back.
+static void clear(char* p, size_t size) {
+  constexpr size_t kPage = 4096;
+  char *end = p + size, *from = (char*)(((size_t)p + kPage - 1) / kPage * kPage),
+       *to = (char*)((size_t)end / kPage * kPage);
+  if (from >= to) return (void)memset(p, 0, size);
+  memset(p, 0, from - p), memset(to, 0, end - to);
+  if (mmap(from, to - from, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) ==
+      MAP_FAILED)
+    fail("cannot clear %zu bytes", size);
+}
+
 static size_t rounded(size_t n) { return (n + kZone - 1) / kZone * kZone; }
 
 static void check(const char* after, char* p, size_t size) {
@@ -212,9 +243,8 @@ CUresult cuMemAlloc(CUdeviceptr* p, size_t size) {
   std::lock_guard<std::mutex> lock(guard);
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   if (current->taken + size > kMemory) return CUDA_ERROR_OUT_OF_MEMORY;
-  char* base = (char*)aligned_alloc(kZone, rounded(size) + 2 * kZone);
+  char* base = mapped(rounded(size) + 2 * kZone);
   if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
-  memset(base, kMark, rounded(size) + 2 * kZone);
   pieces[base + kZone] = {size, current}, current->taken += size;
   *p = (CUdeviceptr)(base + kZone);
   return CUDA_SUCCESS;
@@ -226,7 +256,7 @@ CUresult cuMemFree(CUdeviceptr p) {
   if (at == pieces.end()) return CUDA_ERROR_INVALID_VALUE;
   check("somebody", at->first, at->second.size);
   at->second.context->taken -= at->second.size;
-  free(at->first - kZone);
+  munmap(at->first - kZone, rounded(at->second.size) + 2 * kZone);
   pieces.erase(at);
   return CUDA_SUCCESS;
 }
@@ -253,6 +283,7 @@ CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
   return memcpy((void*)to, (void*)from, size), CUDA_SUCCESS;
 }
 CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t size) {
+  if (value == 0) return clear((char*)p, size), CUDA_SUCCESS;
   return memset((void*)p, value, size), CUDA_SUCCESS;
 }
 

@@ -1,10 +1,12 @@
 // A stand-in for NVRTC: its "machine code" is a shared library for this machine, made by g++ from what translate.cc
 // makes of a source. Libraries are kept in EMULATE_DIR by the hash of what they are made from; the preprocessor goes
 // first, so that a source is compiled once for all definitions that do not touch it.
+#include <fcntl.h>
 #include <nvrtc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,7 +29,7 @@ struct _nvrtcProgram {
 static const char compiler[] = "g++";
 static const char preprocessing[] = "-std=c++17 -E -x c++ -nostdinc -undef";
 static const char flags[] =
-    "-std=c++17 -O2 -march=native -ffp-contract=off -fno-math-errno -fno-strict-aliasing -fno-gnu-unique "
+    "-std=c++17 -O1 -march=native -ffp-contract=off -fno-math-errno -fno-strict-aliasing -fno-gnu-unique "
     "-fvisibility=hidden -fpermissive -w -shared -fPIC";
 
 static string folder() {
@@ -105,11 +107,23 @@ static string preprocessed(const _nvrtcProgram& p, const vector<string>& defines
   return contents(dir.path + "/preprocessed");
 }
 
+// Claim is the right to make a file: processes that begin together ask for the same modules.
+class Claim {
+  int file;
+
+ public:
+  explicit Claim(const string& path) : file(open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
+    if (file < 0 || flock(file, LOCK_EX) != 0) throw std::runtime_error("cannot lock " + path);
+  }
+  ~Claim() { close(file); }
+};
+
 // compile gives the library of a translated source.
 static string compile(const string& text, const Scratch& dir) {
   string home = folder(),
          object =
              home + "/modules/" + hash(text + flags + contents(home + "/device.h") + contents(home + "/ptx.h")) + ".so";
+  Claim claim(object);
   if (access(object.c_str(), R_OK) != 0) {
     write(dir.path + "/module.cc", text);
     run(dir, string(compiler) + " " + flags + " -I'" + home + "' -include ptx.h '" + dir.path + "/module.cc' -o '" +
