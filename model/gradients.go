@@ -29,15 +29,17 @@ type Place struct {
 // sums are on their way, and adds it when the unit below has been computed: it does not wait, and a step of n ranks
 // ends later by n-1 copies of a unit. One with several segments receives the sums first, so it is at a block when the
 // next rank is at the block above; of the head, which takes longest, it computes a gradient of each segment, unless
-// those of several micro-batches would have to be in memory. Where experts are cut over ranks, or the rows of a
-// sequence, they have to be at the same block: there a rank computes a gradient of each of its segments, and adds them
-// in order. What ranks compute at a time follows one another, so sums then go around the ring for each pass, and not
-// once for a share. In every case every sum is that of one rank.
+// those of several micro-batches would have to be in memory. Gradients of adapters are small: there a rank computes one
+// of each of its segments, adds them in order, and does not wait either. So it does where experts are cut over ranks,
+// or the rows of a sequence, since those ranks have to be at the same block. What they compute at a time follows one
+// another, so sums then go around the ring for each pass, and not once for a share; of the embedding, where experts are
+// cut, rows go to the owner of its sums instead (see embeddingAtOwner). In every case every sum is that of one rank.
 type gradients struct {
 	sums  kernels.Tensor // F32 [1, n]: of the rank's shards, over a step
 	units []gradientUnit // nil: the rank is the only one
 	slots [2]gradientSlot
-	next  int // the slot that the next unit takes
+	next  int  // the slot that the next unit takes
+	small bool // they are of adapters of dense weights
 }
 
 // gradientParts are gradients of a pass's segments that have not been added to the sums: F32 [1, n] on the stack, of
@@ -178,7 +180,7 @@ func (g *gradients) begin(r *parallel.Rank, s *Share, together bool) {
 		return
 	}
 	count := 1
-	if together {
+	if together || g.small && !s.Several {
 		for _, p := range s.Passes {
 			p.Segments = segmentsApart(p.Segments)
 			count = max(count, p.Segments.Count)
@@ -237,6 +239,10 @@ func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t
 	add(t)
 	u.send(r, s, t, at)
 }
+
+// SmallGradients tells whether those that pass from rank to rank are of adapters of dense weights alone: no rank waits
+// for the one before, however many segments it has, unless micro-batches go through the model together.
+func (m *Model) SmallGradients() bool { return m.grads.small }
 
 // receive fills a slot with what the shares before have summed.
 func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tensor, at Place) {
@@ -376,7 +382,9 @@ func (m *Model) gradientUnits(list []*Param) []gradientUnit {
 		units[i].number = i
 	}
 	for _, p := range list {
-		units[p.unit].add(&p.Grad, p, m.Shards, false)
+		if p != m.Embed.Param || !m.ExpertParallel() {
+			units[p.unit].add(&p.Grad, p, m.Shards, false)
+		}
 		if m.tied(p) {
 			units[m.headUnit()].add(&p.HeadGrad, p, m.Shards, true)
 		}

@@ -100,6 +100,11 @@ func (m *Model) Score(r *parallel.Rank, passes ...*Pass) {
 
 // Backward takes D of each pass, the gradient of Forward's output, down to the embedding, as [Stage.Backward] does.
 func (m *Model) Backward(r *parallel.Rank, s *Share) {
+	if m.ExpertParallel() {
+		m.blocks().backward(r, s)
+		m.embeddingAtOwner(r, s)
+		return
+	}
 	m.blocks().backward(r, s, unitBackward{embeddingUnit, func(p *Pass) { m.Embed.Backward(r, p.D, p.Batch) }})
 }
 

@@ -27,7 +27,8 @@ type Param struct {
 	Buffer bool
 
 	// Of trained parameters only (see [Model.TrainShards]). Both are F32 and have the shape of W. Of several ranks they
-	// are where the gradient is added during the backward pass of the parameter's unit alone.
+	// are where the gradient is added during the backward pass of the parameter's unit alone; Grad is nil where another
+	// rank alone adds it.
 	Grad     kernels.Tensor
 	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
 
@@ -79,7 +80,7 @@ const (
 )
 
 // Trained reports whether the parameter receives gradients.
-func (p *Param) Trained() bool { return !p.Grad.IsNil() }
+func (p *Param) Trained() bool { return !p.Grad.IsNil() || !p.HeadGrad.IsNil() }
 
 // Elements is the number of weights.
 func (p *Param) Elements() int { return p.matrices() * p.W.Rows * p.W.Cols }

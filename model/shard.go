@@ -59,7 +59,10 @@ func (m *Model) TrainShards(rank, ranks int) {
 		bytes += kernels.ArenaBytes(kernels.F32, 1, m.Head.W.Elements())
 	}
 	if ranks > 1 && m.stages == nil {
-		m.grads.units = m.gradientUnits(slices.DeleteFunc(list, func(p *Param) bool { return p.split }))
+		list = slices.DeleteFunc(list, func(p *Param) bool { return p.split })
+		m.grads.units = m.gradientUnits(list)
+		m.grads.small = m.LoRA != nil && len(m.saved) == 0 &&
+			!slices.ContainsFunc(list, func(p *Param) bool { return p.W.Groups > 1 })
 		for _, u := range m.grads.units {
 			largest = max(largest, u.columns)
 		}
@@ -156,7 +159,7 @@ func (s *Shard) viewSums(m *Model) {
 	if m.tied(s.Param) {
 		s.HeadGrad = matrices(m.grads.sums, s.atSum+aligned(s.W.Len()), s.W)
 	}
-	if s.Param.split {
+	if s.Param.split || s.Param == m.Embed.Param && m.ExpertParallel() {
 		s.Param.Grad = s.Grad
 	}
 }

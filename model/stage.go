@@ -2,6 +2,7 @@ package model
 
 import (
 	"iter"
+	"slices"
 
 	"lockstep/kernels"
 	"lockstep/parallel"
@@ -30,6 +31,65 @@ func (e Embedding) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
 		r.Dev.EmbedBackward(e.Grad.Group(i), d.RowRange(from, to), b.IDs.ColRange(from, to),
 			[]int32{0, int32(to - from)})
 	})
+}
+
+// embeddingAtOwner is the embedding's backward of a share where experts are cut over ranks, which are all here with as
+// many passes. The rank that sums the table's gradient gets the rows of the others and adds each pass of each rank, in
+// order: they are fewer bytes than the table's sums, most of which a pass does not change.
+func (m *Model) embeddingAtOwner(r *parallel.Rank, s *Share) {
+	for _, shard := range m.Shards {
+		if shard.Param == m.Embed.Param {
+			for _, p := range s.Passes {
+				m.passAtOwner(r, p, shard.Owner, func() { m.grads.finishPending(r, s) })
+			}
+		}
+	}
+}
+
+// passAtOwner is embeddingAtOwner of a pass. It calls meanwhile when the rows are on their way.
+func (m *Model) passAtOwner(r *parallel.Rank, p *Pass, owner int, meanwhile func()) {
+	defer r.Stack.Release(r.Stack.Mark())
+	ranks := p.segmentsOfRanks(r)
+	in, out, at := make([]int, len(ranks)), make([]int, len(ranks)), make([]int, len(ranks))
+	come := 0
+	for rank, segments := range ranks {
+		switch n := int(segments[len(segments)-1]); {
+		case r.ID == owner && rank != owner:
+			in[rank], at[rank] = n, come
+			come += n
+		case r.ID == rank && rank != owner:
+			out[owner] = n
+		}
+	}
+	d, ids := r.Stack.New(m.DType, come, m.Hidden), r.Stack.New(kernels.I32, come, 1)
+	var coming *parallel.Exchange
+	if r.Data == nil { // a plan
+		kernels.CountExchange(r.Dev, kernels.ExchangeGradient, d.Bytes()+ids.Bytes())
+	} else {
+		coming = r.Data.Scatter(at, in, out, parallel.Pair{Dst: d, Src: p.D},
+			parallel.Pair{Dst: ids, Src: p.IDs.Reshape(p.Rows(), 1)})
+	}
+	meanwhile()
+	for rank, segments := range ranks {
+		own, of := p.D, p.IDs
+		if rank != r.ID {
+			coming.Wait()
+			coming = nil
+			end := at[rank] + in[rank]
+			own, of = d.RowRange(at[rank], end), ids.RowRange(at[rank], end).Reshape(1, in[rank])
+		}
+		if r.ID == owner {
+			r.Dev.EmbedBackward(m.Embed.Grad, own, of, segments)
+		}
+	}
+}
+
+// segmentsOfRanks is the row offsets of the segments of each rank's pass.
+func (p *Pass) segmentsOfRanks(r *parallel.Rank) [][]int32 {
+	if r.Data == nil { // a plan: every rank has as many
+		return slices.Repeat([][]int32{p.Layout.Segments}, r.Size)
+	}
+	return r.Data.ShareNumbers(p.Layout.Segments)
 }
 
 // Stage is blocks [From, To) of a model, between [Embedding] and [Head].

@@ -39,6 +39,9 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	m.share = w.Share
 	m.segments = w.Share * max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
 		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
+	if w.Share == 1 && p.Model.SmallGradients() {
+		m.segments = 1 // a rank does not wait for the one before
+	}
 	// of the first round, a quarter where all is computed again; answers wait for all of the last update
 	forward := float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
 	var states hostStates
