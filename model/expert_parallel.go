@@ -230,6 +230,8 @@ func (e *expertExchange) dispatch(r *parallel.Rank, by *Routing, k *Keep) {
 		return read()
 	})
 	e.count(r, counts)
+	e.gathered.Wait() // behind the host's look at the counts
+	e.gathered = nil
 }
 
 // dispatchShares finds the places of the rows of each rank's tokens: of its own before those of the others have come.
@@ -257,8 +259,7 @@ func (e *expertExchange) dispatchShares(r *parallel.Rank, by *Routing) (offsets 
 	if by.Experts.Rows > 0 {
 		r.Dev.Dispatch(e.own().plan, by.Experts, e.ranks[e.me])
 	}
-	endGather(r, e.gathered, come)
-	e.gathered = nil
+	endGather(r, come)
 	for rank, s := range e.shares {
 		if rank != e.me && s.tokens > 0 {
 			p := s.plan
