@@ -110,8 +110,8 @@ type Device interface {
 	MatMulT(out Tensor, g *Groups, terms ...Term)
 	// WeightGrad: dw[n,k] += dot over rows m ascending of dy[m,n]*x[m,k], for each segment of the group from +0; steps
 	// of DotTC16 restart with it. Where interleaved groups share dw the dot of a segment goes over the rows of group 0,
-	// then of group 1, steps restarting at each. With Groups.Chain the dot continues from dw instead. What then has
-	// follows, as if it came by a call of its own: dw is read and written once.
+	// then of group 1, steps restarting at each. With Groups.Chain the dot continues from dw instead; with Fresh dw is
+	// +0 before. What then has follows, as if it came by a call of its own: dw is read and written once.
 	WeightGrad(dw, dy, x Tensor, g *Groups, then ...GradRows)
 
 	// StoreKV writes rows k [T, KVHeads*HeadDim] and v [T, KVHeads*ValueDim] to the pages of their spans.

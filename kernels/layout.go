@@ -148,6 +148,8 @@ type Groups struct {
 	// Chain, of a weight gradient: dw is the sum of a segment that goes on through several calls, and each chain
 	// continues from what is stored. There is one segment then.
 	Chain bool
+	// Fresh, of a weight gradient: dw counts as +0, whatever lies there, and all of it is written.
+	Fresh bool
 }
 
 // GradRows are more rows of a weight gradient, with segments of their own in the same groups.

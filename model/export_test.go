@@ -12,6 +12,12 @@ func (m *Model) AdapterGradients() []safetensors.OutTensor {
 	return m.adapterTensors(func(p *Param) elements { return elements{{m.dev, p.Grad.Reshape(1, p.Grad.Len())}} })
 }
 
+// StartAnew makes the next gradient count what lies there as +0.
+func (p *Param) StartAnew() {
+	fresh := true
+	p.fresh = &fresh
+}
+
 // Gradient is the gradient of one tensor of the checkpoint, laid out as on disk.
 func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 	var raw bytes.Buffer

@@ -70,9 +70,11 @@ type gradientUnit struct {
 
 // gradientView is a parameter's gradient in a slot.
 type gradientView struct {
-	grad *kernels.Tensor // Grad or HeadGrad of the parameter
-	like kernels.Tensor  // the parameter
-	at   int             // first column
+	param *Param
+	grad  *kernels.Tensor // its Grad or HeadGrad
+	like  kernels.Tensor  // its weight
+	at    int             // first column
+	whole bool            // a product writes all of it, see [Param.fresh]
 }
 
 // ownedColumns are columns of a slot that one rank sums.
@@ -143,7 +145,7 @@ func (g *gradients) duringUnit(r *parallel.Rank, s *Share, unit int, backward fu
 		g.duringHead(r, s, u, backward)
 		return
 	}
-	g.pass(r, u, s.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, each) })
+	g.pass(r, u, s.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, nil, each) })
 }
 
 // duringHead computes a gradient for each segment of the head, and adds them when all have been computed. The head is
@@ -160,12 +162,37 @@ func (g *gradients) duringHead(r *parallel.Rank, s *Share, u *gradientUnit, back
 	p.Segments = all
 }
 
-// apart runs the backward pass of a unit with so many gradients in a part, which start from 0.
+// apart runs the backward pass of a unit with so many gradients in a part, which start from 0: those that a product
+// writes need no zeros.
 func (u *gradientUnit) apart(r *parallel.Rank, part kernels.Tensor, count int, backward func()) {
-	for i := range count { // one by one: a device counts columns in 32 bits
-		r.Dev.Zero(part.ColRange(i*u.columns, (i+1)*u.columns))
+	fresh, from := make([]bool, len(u.params)), 0 // columns from here on may have to be cleared
+	for i, v := range u.params {
+		if fresh[i] = v.whole; v.whole {
+			zeroColumns(r, part, count*from, count*v.at)
+			from = u.end(i)
+		}
 	}
-	u.viewed(r, part, count, backward)
+	zeroColumns(r, part, count*from, count*u.columns)
+	u.viewed(r, part, count, fresh, backward)
+	if i := slices.Index(fresh, true); i >= 0 {
+		panic("model: no gradient came to " + u.params[i].param.Name)
+	}
+}
+
+// end is the first column behind a parameter.
+func (u *gradientUnit) end(i int) int {
+	if i+1 < len(u.params) {
+		return u.params[i+1].at
+	}
+	return u.columns
+}
+
+// zeroColumns clears columns of a vector, which may be more than a device counts in 32 bits.
+func zeroColumns(r *parallel.Rank, t kernels.Tensor, from, to int) {
+	const most = 1 << 30
+	for ; from < to; from += most {
+		r.Dev.Zero(t.ColRange(from, min(from+most, to)))
+	}
 }
 
 // segmentsApart is segments with gradients of their own.
@@ -305,17 +332,20 @@ func (m *Model) RestGradients(r *parallel.Rank, last int) {
 
 // viewed runs the backward pass of a unit with the parameters' gradients in a slot or a part, also when other lanes
 // have had them elsewhere.
-func (u *gradientUnit) viewed(r *parallel.Rank, t kernels.Tensor, count int, backward func()) {
-	u.view(t, count)
-	r.Resumed = func() { u.view(t, count) }
+func (u *gradientUnit) viewed(r *parallel.Rank, t kernels.Tensor, count int, fresh []bool, backward func()) {
+	u.view(t, count, fresh)
+	r.Resumed = func() { u.view(t, count, fresh) }
 	backward()
 	r.Resumed = nil
 }
 
 // view puts the parameters' gradients into a slot, or so many of each matrix, of segments, into a part: one below the
-// other.
-func (u *gradientUnit) view(t kernels.Tensor, count int) {
-	for _, v := range u.params {
+// other. Where fresh, if it is not nil, their next product writes over what lies there.
+func (u *gradientUnit) view(t kernels.Tensor, count int, fresh []bool) {
+	for i, v := range u.params {
+		if v.param.fresh = nil; fresh != nil {
+			v.param.fresh = &fresh[i]
+		}
 		like := v.like
 		like.Groups *= count
 		*v.grad = matrices(t, count*v.at, like)
@@ -377,24 +407,44 @@ func (m *Model) sendHeadGrad(r *parallel.Rank) {
 
 // gradientUnits lays the gradients of parameters out, each unit by itself.
 func (m *Model) gradientUnits(list []*Param) []gradientUnit {
-	units := make([]gradientUnit, m.headUnit()+1)
+	units, whole := make([]gradientUnit, m.headUnit()+1), m.products()
 	for i := range units {
 		units[i].number = i
 	}
 	for _, p := range list {
 		if p != m.Embed.Param || !m.ExpertParallel() {
-			units[p.unit].add(&p.Grad, p, m.Shards, false)
+			units[p.unit].add(&p.Grad, p, m.Shards, false, whole[p])
 		}
 		if m.tied(p) {
-			units[m.headUnit()].add(&p.HeadGrad, p, m.Shards, true)
+			units[m.headUnit()].add(&p.HeadGrad, p, m.Shards, true, true)
 		}
 	}
 	return units
 }
 
+// products are parameters whose gradient is written whole by one product.
+func (m *Model) products() map[*Param]bool {
+	out := map[*Param]bool{}
+	if m.Head.W != m.Embed.Param {
+		out[m.Head.W] = true
+	}
+	for _, l := range m.linears() {
+		if l.byHead {
+			continue
+		}
+		out[l.W] = true
+		for _, s := range l.Subs {
+			if s.LoRA != nil {
+				out[s.LoRA.A], out[s.LoRA.B] = true, true
+			}
+		}
+	}
+	return out
+}
+
 // add lays out a gradient of a parameter, and finds the shards that are to sum it.
-func (u *gradientUnit) add(grad *kernels.Tensor, p *Param, shards []*Shard, head bool) {
-	u.params = append(u.params, gradientView{grad, p.W, u.columns})
+func (u *gradientUnit) add(grad *kernels.Tensor, p *Param, shards []*Shard, head, whole bool) {
+	u.params = append(u.params, gradientView{p, grad, p.W, u.columns, whole})
 	for _, s := range shards {
 		if s.Param != p {
 			continue

@@ -73,7 +73,7 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets 
 	var norm NormSaved
 	n := h.Norm.Forward(r, x, &norm)
 	dn := r.Stack.New(x.DType, x.Rows, x.Cols)
-	chunk := func(from, to int, grad kernels.Tensor, goesOn bool) {
+	chunk := func(from, to int, grad kernels.Tensor, goesOn, fresh bool) {
 		defer r.Stack.Release(r.Stack.Mark())
 		rows := n.RowRange(from, to)
 		logits, stats := h.project(r, rows)
@@ -86,7 +86,9 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets 
 		r.Dev.LogProbBackward(dlogits, loss.Derivative(from, to), stats, logits, of.IDs, of.Inverse)
 		r.Dev.MatMulT(dn.RowRange(from, to), nil, kernels.Term{X: dlogits, W: h.W.W})
 		if h.W.Trained() {
-			r.Dev.WeightGrad(grad, dlogits, rows, segmentOf(r, to-from, goesOn))
+			g := segmentOf(r, to-from, goesOn)
+			g.Fresh = fresh
+			r.Dev.WeightGrad(grad, dlogits, rows, g)
 		}
 	}
 	h.segments(r, b, chunk)
@@ -95,29 +97,31 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets 
 }
 
 // segments calls chunk for all rows, in order. A segment of one chunk adds to the gradient; the chunks of a longer one
-// are a sum that goes on, which is then added. Where each segment has a gradient of its own, which is 0 so far, that is
-// the sum.
-func (h *Head) segments(r *parallel.Rank, b *Batch, chunk func(from, to int, grad kernels.Tensor, goesOn bool)) {
+// are a sum that goes on, which is then added. Where each segment has a gradient of its own, which is 0 so far or
+// fresh, that is the sum.
+func (h *Head) segments(r *parallel.Rank, b *Batch,
+	chunk func(from, to int, grad kernels.Tensor, goesOn, fresh bool)) {
 	if !h.W.Trained() {
-		h.chunks(r.Dev.Spare(), b, func(from, to int) { chunk(from, to, kernels.Tensor{}, false) })
+		h.chunks(r.Dev.Spare(), b, func(from, to int) { chunk(from, to, kernels.Tensor{}, false, false) })
 		return
 	}
-	most := h.chunkRows(r.Dev.Spare())
+	most, fresh := h.chunkRows(r.Dev.Spare()), h.W.startsAnew()
 	b.eachSegment(func(i, from, to int) {
 		own := b.gradient(h.W.headGrad(), i)
 		all := func(grad kernels.Tensor, goesOn bool) {
-			for ; from < to; from += most {
-				chunk(from, min(from+most, to), grad, goesOn)
+			for first := fresh; from < to; from, first = from+most, false {
+				chunk(from, min(from+most, to), grad, goesOn, first)
 			}
 		}
 		switch {
 		case to-from <= most:
 			all(own, false)
-		case b.apart():
+		case b.apart() || fresh:
 			all(own, true)
 		default:
 			sumSegment(r, own, func(sum kernels.Tensor) { all(sum, true) })
 		}
+		fresh = fresh && b.apart()
 	})
 }
 

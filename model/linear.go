@@ -321,7 +321,7 @@ func (l *Linear) weightGrad(r *parallel.Rank, places ...kernels.GradRows) {
 		}
 	}
 	first := places[0]
-	r.WeightGrad(l.W.Grad, first.DY, first.X, first.Groups, places[1:]...)
+	r.WeightGrad(l.W.Grad, first.DY, first.X, l.W.groups(first.Groups), places[1:]...)
 }
 
 // adapterInputGrad is the gradient of x A^T of all adapters, round(Scale * round(dy B)), [T, sum of ranks].
@@ -353,6 +353,6 @@ func (l *Linear) adapterGrads(r *parallel.Rank, rows *kernels.Groups, s *LinearS
 
 func weightGrad(r *parallel.Rank, p *Param, dy, x kernels.Tensor, rows *kernels.Groups) {
 	if p.Trained() {
-		r.WeightGrad(p.Grad, dy, x, rows)
+		r.WeightGrad(p.Grad, dy, x, p.groups(rows))
 	}
 }

@@ -32,6 +32,9 @@ type Param struct {
 	Grad     kernels.Tensor
 	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
 
+	// Its gradient counts as +0, whatever lies there, in the next WeightGrad, which clears this; nil: it never does.
+	fresh *bool
+
 	// Its matrices are copies of one weight, one for each expert: see [Model.shareFactors].
 	copies bool
 
@@ -121,6 +124,25 @@ func (p *Param) states(tied bool) int {
 		n++
 	}
 	return n
+}
+
+// groups are those of rows for the next gradient of the weight.
+func (p *Param) groups(rows *kernels.Groups) *kernels.Groups {
+	if !p.startsAnew() {
+		return rows
+	}
+	of := *rows
+	of.Fresh = true
+	return &of
+}
+
+// startsAnew tells whether the next gradient of the weight is to be written over what lies there, once.
+func (p *Param) startsAnew() bool {
+	if p.fresh == nil || !*p.fresh {
+		return false
+	}
+	*p.fresh = false
+	return true
 }
 
 // headGrad is where the head adds the gradient of this matrix.

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -140,11 +141,12 @@ func stepOf(r *parallel.Rank, m *model.Model, ids, offsets []int32) {
 		Loss: model.Loss{Derivative: d.ColRange}}}}, nil)
 }
 
-// The head's gradients of each segment by itself, in chunks or whole, add up to that of all segments.
+// The head's gradients of each segment by itself, in chunks or whole, added to zeros or fresh, add up to that of all
+// segments.
 func TestHeadGradientsApart(t *testing.T) {
 	const rows = 200
 	offsets := []int32{0, 70, rows}
-	grads := func(r *parallel.Rank, m *model.Model, apart bool) []float32 {
+	grads := func(r *parallel.Rank, m *model.Model, apart, fresh bool) []float32 {
 		defer r.Stack.Release(r.Stack.Mark())
 		w, b := m.Head.W, model.NewBatch(r, make([]int32, rows), &kernels.Layout{Segments: offsets,
 			Spans: []kernels.Span{{Rows: 70}, {Row: 70, Rows: rows - 70}}}, nil)
@@ -154,6 +156,12 @@ func TestHeadGradientsApart(t *testing.T) {
 			n := len(offsets) - 1
 			b.Segments = &kernels.Groups{Offsets: b.Segments.Offsets, Count: n, Segments: 1}
 			all = r.Stack.Zeros(kernels.F32, n*sum.Rows, sum.Cols).Stacked(0, n, sum.Rows)
+		}
+		if fresh {
+			for i := range all.F32s() {
+				all.F32s()[i] = float32(math.NaN())
+			}
+			w.StartAnew()
 		}
 		w.Grad = all
 		w.HeadGrad = kernels.Tensor{}
@@ -186,8 +194,12 @@ func TestHeadGradientsApart(t *testing.T) {
 				return err
 			}
 			m.TrainAll()
-			if want, got := grads(r, m, false), grads(r, m, true); !slices.Equal(got, want) || got[0] == 0 {
-				t.Errorf("%d bytes of logits: gradients of segments do not add up to that of all", spare)
+			want := grads(r, m, false, false)
+			for _, fresh := range []bool{false, true} {
+				if got := grads(r, m, true, fresh); !slices.Equal(got, want) || got[0] == 0 {
+					t.Errorf("%d bytes of logits, fresh %t: gradients of segments do not add up to that of all", spare,
+						fresh)
+				}
 			}
 			return nil
 		})

@@ -91,7 +91,7 @@ func (m *Model) TrainShards(rank, ranks int) {
 			m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest)
 		}
 		for _, u := range m.grads.units {
-			u.view(m.grads.slots[0].t, 1)
+			u.view(m.grads.slots[0].t, 1, nil)
 		}
 		return
 	}

@@ -20,6 +20,9 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 // WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment, of the first rows first; with
 // Groups.Chain it continues its own.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups, then ...kernels.GradRows) {
+	if g != nil && g.Fresh {
+		d.Zero(dw)
+	}
 	d.weightGrad(dw, dy, x, g)
 	for _, p := range then {
 		d.weightGrad(dw, p.DY, p.X, p.Groups)

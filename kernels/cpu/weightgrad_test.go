@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -91,6 +92,30 @@ func TestWeightGradEqualsDefinition(t *testing.T) {
 			copy(dw.F32s(), start.F32s())
 			d.WeightGrad(dw, dy, x, g)
 			mustEqual(t, d.Name()+" "+c.String(), dw, want)
+		}
+	}
+}
+
+// A fresh gradient is that of zeros, whatever lies there, also of groups without rows, and of a chain that goes on.
+func TestWeightGradFresh(t *testing.T) {
+	for i, c := range append(gradCases(), gradCases()...) {
+		def := kernels.Default()
+		def.Dot = c.dot
+		for _, d := range devices(t, def) {
+			rng := rand.New(rand.NewPCG(19, uint64(i)))
+			g := c.groups()
+			g.Chain = i%2 == 1 && g.Segments == 1
+			rows := int(g.Offsets.I32s()[len(c.sizes)])
+			dy, x := strided(rng, c.in, 1, rows, c.n, c.gap), strided(rng, c.in, 1, rows, c.k, c.gap)
+			want, dw := strided(rng, kernels.F32, g.Count, c.n, c.k, 0), strided(rng, kernels.F32, g.Count, c.n, c.k, 0)
+			d.Zero(want)
+			for i := range dw.F32s() {
+				dw.F32s()[i] = float32(math.NaN())
+			}
+			d.WeightGrad(want, dy, x, g)
+			g.Fresh = true
+			d.WeightGrad(dw, dy, x, g)
+			mustEqual(t, d.Name()+" "+c.String(), dw, want.F32s())
 		}
 	}
 }

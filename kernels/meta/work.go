@@ -181,6 +181,9 @@ func (d *Device) weightGrad(dw kernels.Tensor, places []kernels.GradRows) {
 		return
 	}
 	rows, bytes := 0, bytesOf(dw, dw)
+	if places[0].Groups.Fresh {
+		bytes = bytesOf(dw)
+	}
 	for _, p := range places {
 		rows, bytes = rows+p.DY.Rows, bytes+bytesOf(p.DY, p.X)
 	}

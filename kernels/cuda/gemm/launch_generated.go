@@ -329,8 +329,8 @@ func launchProductWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel strin
 
 // launchWeightGrad enqueues a kernel of matmul.cu: weight_grad_vector, weight_grad_any.
 func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, dw P1, dy P2, x P3, ldy, ldx int, offsets P4, segments, n, k, sharing, goesOn, headStrideY,
-	headStrideX int) {
+	sharedBytes int, dw P1, dy P2, x P3, ldy, ldx int, offsets P4, segments, n, k, sharing, goesOn, fresh,
+	headStrideY, headStrideX int) {
 	params := struct {
 		dw          cu.DevicePtr
 		dy          cu.DevicePtr
@@ -343,14 +343,15 @@ func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, varian
 		k           int32
 		sharing     int32
 		goesOn      int32
-		_           [4]byte
+		fresh       int32
 		headStrideY int64
 		headStrideX int64
 	}{
 		dw: driver.AtType(dw, kernels.F32), dy: driver.AtType(dy, kernels.BF16), x: driver.AtType(x, kernels.BF16),
 		ldy: int64(ldy), ldx: int64(ldx), offsets: driver.AtType(offsets, kernels.I32),
 		segments: driver.Int32(segments), n: driver.Int32(n), k: driver.Int32(k), sharing: driver.Int32(sharing),
-		goesOn: driver.Int32(goesOn), headStrideY: int64(headStrideY), headStrideX: int64(headStrideX),
+		goesOn: driver.Int32(goesOn), fresh: driver.Int32(fresh), headStrideY: int64(headStrideY),
+		headStrideX: int64(headStrideX),
 	}
 	ctx.Launch("weight_grad"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:88])
 }
@@ -358,20 +359,22 @@ func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, varian
 // launchWeightGradWgmma enqueues a kernel of weightgrad_wgmma.cu: weight_grad_wide, weight_grad_square,
 // weight_grad_few.
 func launchWeightGradWgmma[P1 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
-	sharedBytes int, places *weightgradWgmmaPlaces, dw P1, groups, sharing, goesOn, n, k int) {
+	sharedBytes int, places *weightgradWgmmaPlaces, dw P1, groups, sharing, goesOn, fresh, n, k int) {
 	params := struct {
 		places  weightgradWgmmaPlaces
 		dw      cu.DevicePtr
 		groups  int32
 		sharing int32
 		goesOn  int32
+		fresh   int32
 		n       int32
 		k       int32
 	}{
 		places: *places, dw: driver.AtType(dw, kernels.F32), groups: driver.Int32(groups),
-		sharing: driver.Int32(sharing), goesOn: driver.Int32(goesOn), n: driver.Int32(n), k: driver.Int32(k),
+		sharing: driver.Int32(sharing), goesOn: driver.Int32(goesOn), fresh: driver.Int32(fresh), n: driver.Int32(n),
+		k: driver.Int32(k),
 	}
-	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1372])
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1376])
 }
 
 // Kernels are the names of all kernels of this folder.

@@ -177,14 +177,20 @@ MATMUL(nn_any_bf16, false, false, u16)
 
 // weight_grad is of group blockIdx.z. Where groups are interleaved (in dy by head_stride_y elements from one group to
 // the next, in x by head_stride_x), all have the first's offsets, and a weight that they share is of `sharing` groups:
-// a segment's sum goes over its rows of each group. It starts from +0 and is added to dw, or goes on from dw.
+// a segment's sum goes over its rows of each group. It starts from +0 and is added to dw, or goes on from dw. A fresh
+// dw is +0 before.
 template <bool VECTOR>
 __device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx,
-                                   const int* offsets, int segments, int n, int k, int sharing, int goes_on,
+                                   const int* offsets, int segments, int n, int k, int sharing, int goes_on, int fresh,
                                    long long head_stride_y, long long head_stride_x) {
   int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z, first = head_stride_y ? 0 : e * segments;
   float* to = dw + (long long)e * n * k + (long long)row * k + col;
   auto in = [&](int i, int j) { return row + i < n && col + j < k; };
+  Tile none;
+  if (fresh)
+    each(none, [&](int i, int j, float) {
+      if (in(i, j)) to[(long long)i * k + j] = 0.f;
+    });
   for (int s = first; s < first + segments; s++) {
     long long from = offsets[s];
     int rows = offsets[s + 1] - (int)from;
@@ -204,8 +210,9 @@ __device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long 
 
 #define WEIGHT_GRAD(name, VECTOR)                                                                                   \
   KERNEL(name, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets,            \
-         int segments, int n, int k, int sharing, int goes_on, long long head_stride_y, long long head_stride_x) {  \
-    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, segments, n, k, sharing, goes_on, head_stride_y,              \
+         int segments, int n, int k, int sharing, int goes_on, int fresh, long long head_stride_y,                  \
+         long long head_stride_x) {                                                                                 \
+    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, segments, n, k, sharing, goes_on, fresh, head_stride_y,       \
                         head_stride_x);                                                                             \
   }
 WEIGHT_GRAD(weight_grad_vector, true)

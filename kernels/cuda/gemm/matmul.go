@@ -138,8 +138,10 @@ func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups, then ...ke
 		native = native && d.native(p.Groups.Count, p.DY, p.X)
 	}
 	if native {
+		fresh := g.Fresh
 		for some := range slices.Chunk(places, weightgradWgmmaMostPlaces) {
-			d.weightGradNative(dw, some)
+			d.weightGradNative(dw, some, fresh)
+			fresh = false
 		}
 		return
 	}
@@ -156,7 +158,7 @@ func (d *Ops) weightGradPlain(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	}
 	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
 		driver.Blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared, dw, dy, x, dy.Stride, x.Stride,
-		g.Offsets, g.Segments, dw.Rows, dw.Cols, 1, driver.Flag(g.Chain), 0, 0)
+		g.Offsets, g.Segments, dw.Rows, dw.Cols, 1, driver.Flag(g.Chain), driver.Flag(g.Fresh), 0, 0)
 }
 
 // weightGradInterleaved is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they
@@ -168,7 +170,8 @@ func (d *Ops) weightGradInterleaved(dw, dy, x kernels.Tensor, g *kernels.Groups)
 	}
 	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
 		driver.Blocks(dw.Rows, matmulTile), side}, matmulThreads, matmulShared, dw, dy, x, g.Count*dy.Stride,
-		g.Count*x.Stride, g.Offsets, g.Segments, dw.Rows, dw.Cols, sharing, driver.Flag(g.Chain), dy.Stride, x.Stride)
+		g.Count*x.Stride, g.Offsets, g.Segments, dw.Rows, dw.Cols, sharing, driver.Flag(g.Chain),
+		driver.Flag(g.Fresh), dy.Stride, x.Stride)
 }
 
 func weightGradVariant(dy, x kernels.Tensor) string {

@@ -6,9 +6,10 @@
 //   tile, and store that of the last while this one is multiplied. k is a multiple of 4.
 //   few: small tiles, two blocks a multiprocessor; reads and writes dw itself, for any k.
 // Rows may lie in several places, each with segments of its own: those of the first come first.
-// A segment that goes on through several calls (goes_on) starts from dw instead, and replaces it.
-// Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw, once in a call; between them
-// what L2 gives: a tile of A x B takes 2 * (A + B) bytes a row.
+// A segment that goes on through several calls (goes_on) starts from dw instead, and replaces it. A dw that is fresh is
+// +0 and not read; then groups without rows are written too.
+// Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw (fresh: 4), once in a call;
+// between them what L2 gives: a tile of A x B takes 2 * (A + B) bytes a row.
 #include "wgmma_ring.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -32,7 +33,7 @@ struct Places {
 struct Gradient {
   float* dw;
   const Places& places;
-  int groups, sharing, goes_on, n, k;
+  int groups, sharing, goes_on, fresh, n, k;
   __device__ int matrices() const { return max(sharing, 1); }
   __device__ int segments(int place) const { return places.of[place].segments; }
   __device__ int row(int place, int group, int segment) const {
@@ -54,13 +55,13 @@ struct Tile {
   __device__ bool some() const { return group >= 0; }
 };
 
-// tile_from is the block's first tile at `index` or behind it whose group has rows.
+// tile_from is the block's first tile at `index` or behind it that is written.
 template <int A, int B>
 __device__ inline Tile tile_from(const Gradient& g, int index) {
   int down = (g.n + A - 1) / A, across = (g.k + B - 1) / B, tiles = down * across;
   for (; index < g.groups * tiles; index += gridDim.x) {
     int group = index / tiles, row, col;
-    if (g.empty(group)) continue;
+    if (!g.fresh && g.empty(group)) continue;
     piece(index % tiles, down, across, row, col);
     return {index, group, row * A, col * B};
   }
@@ -156,10 +157,10 @@ __device__ inline Part part_of(const Gradient& g, Tile t, int warpgroup) {
   return {g.dw + ((long long)t.group * g.n + row) * g.k + t.col, min(64, g.n - row), min(B, g.k - t.col)};
 }
 
-// carry stores the sums that wait to one part of dw and starts to bring those of another in their place, for a warp:
-// half of it has a row.
+// carry stores the sums that wait to one part of dw and starts to bring those of another in their place, zeros of a
+// fresh one, for a warp: half of it has a row.
 template <int B>
-__device__ inline void carry(float* sums, Part to, Part from, long long k) {
+__device__ inline void carry(float* sums, Part to, Part from, long long k, bool fresh) {
   asm volatile("" : "+l"(sums));  // else the compiler computes it anew for every copy
   int row = warp_lane() / 16, col = warp_lane() % 16 * 4;
   to.at += row * k + col, from.at += row * k + col;
@@ -176,7 +177,10 @@ __device__ inline void carry(float* sums, Part to, Part from, long long k) {
     __syncwarp();  // they are read before they are overwritten
 #pragma unroll
     for (int c = 0; c < B; c += 64)
-      if (brings && col + c < from.cols) copy16(here + c, from.at + c, 16);
+      if (brings && col + c < from.cols) {
+        if (fresh) *(float4*)(here + c) = make_float4(0.f, 0.f, 0.f, 0.f);
+        else copy16(here + c, from.at + c, 16);
+      }
   }
 }
 
@@ -188,9 +192,10 @@ __device__ inline void move_sums(const Gradient& g, float* sums, int warpgroup, 
   Tile past = {0, -1, 0, 0}, here = past, next = tile_from<A, B>(g, blockIdx.x);
   for (int i = 0;; i++) {
     barrier_wait(put, i & 1 ^ 1);  // passes at once for 0
-    carry<B>(sums, part_of<B>(g, past, warpgroup), part_of<B>(g, next, warpgroup), g.k);
+    carry<B>(sums, part_of<B>(g, past, warpgroup), part_of<B>(g, next, warpgroup), g.k, g.fresh);
     if (g.goes_on ? i > 0 && !here.some() : !next.some()) return;
-    barrier_arrive_copied(brought);
+    if (g.fresh) barrier_arrive(brought);
+    else barrier_arrive_copied(brought);
     past = g.goes_on ? here : next, here = next;
     if (next.some()) next = tile_from<A, B>(g, next.index + gridDim.x);
   }
@@ -211,7 +216,8 @@ __device__ inline void sum_tiles(const Gradient& g, R& ring, float* sums, int wa
         barrier_wait(brought, phase);
         meet<B>(d, sums, [](float own, float& sum) { sum = sum + own; });
       }
-    barrier_arrive(put);  // every thread for what it has written
+    barrier_wait(brought, phase);  // also of a tile without rows
+    barrier_arrive(put);           // every thread for what it has written
   }
 }
 
@@ -230,7 +236,8 @@ __device__ inline void continue_tiles(const Gradient& g, R& ring, float* sums, i
     });
     barrier_arrive(put);
     if (!t.some()) return;
-    chain_rows<A, B, DEPTH>(d, g, ring, g.rows(0, t.group, 0), warpgroup);
+    int rows = g.rows(0, t.group, 0);
+    if (rows > 0) chain_rows<A, B, DEPTH>(d, g, ring, rows, warpgroup);
   }
 }
 
@@ -264,8 +271,9 @@ __device__ inline void stream(const Gradient& g) {
 //launch:family weight_grad_wgmma weight_grad_
 #define STREAM(name, A, B, STAGES, DEPTH)                                                                            \
   extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                  \
-      name(const __grid_constant__ Places places, float* dw, int groups, int sharing, int goes_on, int n, int k) {   \
-    stream<A, B, STAGES, DEPTH>({dw, places, groups, sharing, goes_on, n, k});                                       \
+      name(const __grid_constant__ Places places, float* dw, int groups, int sharing, int goes_on, int fresh, int n, \
+           int k) {                                                                                                  \
+    stream<A, B, STAGES, DEPTH>({dw, places, groups, sharing, goes_on, fresh, n, k});                                \
   }
 STREAM(weight_grad_wide, 128, 256, 4, 32)
 STREAM(weight_grad_square, 128, 128, 5, 64)
@@ -302,20 +310,21 @@ __device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
 
 // While one of the two blocks reads or writes dw, the other multiplies.
 extern "C" __global__ void __launch_bounds__(threads(64, 2, 1), 2)
-    weight_grad_few(const __grid_constant__ Places places, float* dw, int groups, int sharing, int goes_on, int n,
-                    int k) {
+    weight_grad_few(const __grid_constant__ Places places, float* dw, int groups, int sharing, int goes_on, int fresh,
+                    int n, int k) {
   constexpr int A = 64, B = 64, STAGES = 6;
   __shared__ u64 bars[2 * STAGES];
   Ring<A, B, STAGES> ring(bars, 1);
   __syncthreads();
-  Gradient g = {dw, places, groups, sharing, goes_on, n, k};
+  Gradient g = {dw, places, groups, sharing, goes_on, fresh, n, k};
   if (uniform(threadIdx.x / kGroup) == 1) {
     if (elected()) copy_operands<A, B, kDepth>(g, ring);
     return;
   }
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x)) {
     float sum[B / 2];
-    continue_tile<B, false>(sum, g, t);
+    if (g.fresh) zero<B>(sum);
+    else continue_tile<B, false>(sum, g, t);
     for (int i = 0; i < places.count; i++)
       for (int s = 0; s < g.segments(i); s++) {
         int rows = g.rows(i, t.group, s);

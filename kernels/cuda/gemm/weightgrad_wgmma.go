@@ -56,7 +56,7 @@ func (s gradTiling) tiles(dw kernels.Tensor) int {
 }
 
 // weightGradNative is WeightGrad by wgmma, of at most weightgradWgmmaMostPlaces places where rows lie.
-func (d *Ops) weightGradNative(dw kernels.Tensor, places []kernels.GradRows) {
+func (d *Ops) weightGradNative(dw kernels.Tensor, places []kernels.GradRows, fresh bool) {
 	rows, first := 0, places[0].Groups
 	for _, p := range places {
 		rows += p.X.Rows
@@ -73,7 +73,8 @@ func (d *Ops) weightGradNative(dw kernels.Tensor, places []kernels.GradRows) {
 		sharing = first.Count / dw.Groups
 	}
 	launchWeightGradWgmma(d.Context, "weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.Processors), 1, 1},
-		s.threads(), s.shared(), &at, dw, dw.Groups, sharing, driver.Flag(first.Chain), dw.Rows, dw.Cols)
+		s.threads(), s.shared(), &at, dw, dw.Groups, sharing, driver.Flag(first.Chain), driver.Flag(fresh), dw.Rows,
+		dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what

@@ -4,6 +4,7 @@ package gemm
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"lockstep/kernels"
@@ -66,6 +67,36 @@ func TestGradientChainsEqualReference(t *testing.T) {
 				g := &kernels.Groups{Offsets: x[3], Count: heads, Segments: 1, Interleaved: heads > 1, Chain: true}
 				d.WeightGrad(x[0], x[1], x[2], g)
 				d.WeightGrad(x[0], x[1], x[2], g)
+			})
+		})
+	}
+}
+
+// A fresh gradient is that of zeros, whatever lies there, and groups without rows are zeros: of segments, of more
+// places than a launch takes, of a chain that goes on, of heads.
+func TestFreshGradientsEqualReference(t *testing.T) {
+	for _, s := range [][5]int{{3, 2, 300, 300, 520}, {20, 1, 30, 264, 388}, {2, 2, 100, 70, 197},
+		{1, 1, 130, 1000, 1100}} {
+		groups, segments, rows, n, k := s[0], s[1], s[2], s[3], s[4]
+		x := []cudatest.Operand{cudatest.Grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n),
+			padded(1, rows, k), randomOffsets(groups*segments, rows), cudatest.Grouped(kernels.F32, 1, n, k, k, 1),
+			cudatest.Ints(1, 2, []int32{0, int32(rows / groups)})}
+		for _, at := range []int{0, 4} {
+			for i := range x[at].Raw {
+				x[at].Raw[i] = 0xff // NaN
+			}
+		}
+		forcing(func(path string) {
+			cudatest.Both(t, fmt.Sprint("fresh gradient ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+				g := kernels.Groups{Offsets: x[3], Count: groups, Segments: segments, Fresh: true}
+				then := kernels.Groups{Offsets: x[3], Count: groups, Segments: segments}
+				more := slices.Repeat([]kernels.GradRows{{DY: x[1], X: x[2], Groups: &then}},
+					weightgradWgmmaMostPlaces)
+				d.WeightGrad(x[0], x[1], x[2], &g, more...)
+				heads := kernels.Groups{Offsets: x[5], Count: groups, Segments: 1, Interleaved: groups > 1, Chain: true,
+					Fresh: true}
+				of := rows / groups * groups
+				d.WeightGrad(x[4], x[1].RowRange(0, of), x[2].RowRange(0, of), &heads)
 			})
 		})
 	}
