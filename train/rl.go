@@ -163,10 +163,8 @@ func (l *learner) update(ctx context.Context, res *learningResult) error {
 		samples = l.opened.samples
 	}
 	known := len(samples)
-	for i, e := range res.episodes {
-		if i >= known {
-			samples = append(samples, sampleOf(e, l.updates))
-		}
+	samples = append(samples, samplesOf(res.episodes[known:], l.updates)...)
+	for _, e := range res.episodes {
 		res.answerTokens += len(e.IDs)
 	}
 	each := len(samples) / l.rl.Minibatches

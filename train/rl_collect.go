@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"lockstep/data"
+	"lockstep/model/checkpoint"
 	"lockstep/serve"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
@@ -92,8 +93,8 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 			if d.Result.Err != nil {
 				return nil, nil, fmt.Errorf("answer to prompt %d: %w", d.Index/c.groupSize, d.Result.Err)
 			}
-			c.store(d)
 		}
+		c.store(done)
 		if err := c.handEarly(ctx); err != nil {
 			return nil, nil, err
 		}
@@ -169,19 +170,25 @@ func (c *collector) ask(first int) error {
 	return nil
 }
 
-// store puts a finished answer into its group.
-func (c *collector) store(d serve.Done) {
-	for _, g := range c.Groups {
-		if g.Asked != d.Index/c.groupSize {
-			continue
+// store puts finished answers into their groups. Their texts are decoded on all cores, as devices wait meanwhile.
+func (c *collector) store(done []serve.Done) {
+	episodes := make([]*runlog.Episode, len(done))
+	for i, d := range done {
+		asked := d.Index / c.groupSize
+		at, ok := slices.BinarySearchFunc(c.Groups, asked, func(g *group, asked int) int { return g.Asked - asked })
+		if !ok {
+			panic(fmt.Sprintf("train: an answer to an unknown prompt: %d", d.Index))
 		}
-		e := &g.Episodes[d.Index%c.groupSize]
+		e := &c.Groups[at].Episodes[d.Index%c.groupSize]
 		e.IDs, e.LogProbs, e.Versions, e.Finish = d.Result.IDs, d.Result.LogProbs, d.Result.Versions, d.Result.Finish
-		e.Text = c.decode(e.IDs, e.Finish)
-		g.Missing--
-		return
+		c.Groups[at].Missing--
+		episodes[i] = e
 	}
-	panic(fmt.Sprintf("train: an answer to an unknown prompt: %d", d.Index))
+	checkpoint.InParallel(len(episodes), 1, func(from, to int) {
+		for _, e := range episodes[from:to] {
+			e.Text = c.decode(e.IDs, e.Finish)
+		}
+	})
 }
 
 func (c *collector) complete() (n int) {

@@ -1,9 +1,11 @@
 package train
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
+	"lockstep/serve"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
@@ -42,6 +44,42 @@ func TestTake(t *testing.T) {
 		[]int{1, 3, 4}) {
 		t.Errorf("took %v, left %v", taken, numbers(k.Groups))
 	}
+}
+
+// Finished answers, in whatever order, come with their texts to the prompts that asked for them.
+func TestStore(t *testing.T) {
+	k := &collector{groupSize: 2, decode: func(ids []int32, finish serve.FinishReason) string {
+		return fmt.Sprint(ids, finish)
+	}}
+	for _, asked := range []int{3, 5, 6, 9} {
+		k.Groups = append(k.Groups, &group{Asked: asked, Missing: 2, Episodes: make([]runlog.Episode, 2)})
+	}
+	var done []serve.Done
+	for _, index := range []int{13, 6, 11, 7, 19} {
+		done = append(done, serve.Done{Index: index, Result: serve.Result{IDs: []int32{int32(index)},
+			LogProbs: []float32{float32(index)}, Versions: []int{index}, Finish: serve.FinishStop}})
+	}
+	k.store(done)
+	for i, missing := range []int{0, 1, 1, 1} {
+		g := k.Groups[i]
+		if g.Missing != missing {
+			t.Errorf("prompt %d lacks %d answers, want %d", g.Asked, g.Missing, missing)
+		}
+		for n, e := range g.Episodes {
+			index := 2*g.Asked + n
+			got := slices.ContainsFunc(done, func(d serve.Done) bool { return d.Index == index })
+			if text := fmt.Sprintf("[%d]stop", index); got != (e.Text == text) || got && (e.Versions[0] != index ||
+				e.LogProbs[0] != float32(index) || e.IDs[0] != int32(index) || e.Finish != serve.FinishStop) {
+				t.Errorf("prompt %d, answer %d: %+v", g.Asked, n, e)
+			}
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("an answer to a prompt that is not asked is stored")
+		}
+	}()
+	k.store([]serve.Done{{Index: 8}})
 }
 
 // Groups of one reward are left out where that is asked for, once all of their answers are judged.

@@ -5,9 +5,21 @@ import (
 
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/train/runlog"
 	"lockstep/train/trainer"
 )
+
+// samplesOf makes the training samples of episodes, on all cores, as devices wait meanwhile.
+func samplesOf(episodes []*runlog.Episode, version int) []trainer.Sample {
+	samples := make([]trainer.Sample, len(episodes))
+	checkpoint.InParallel(len(episodes), 1, func(from, to int) {
+		for i := from; i < to; i++ {
+			samples[i] = sampleOf(episodes[i], version)
+		}
+	})
+	return samples
+}
 
 // sampleOf makes the training sample of an episode, for weights of a version: row t is a token whose target is the next
 // one, where the model sampled that.
