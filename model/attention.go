@@ -81,9 +81,11 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 // Backward is dx from dy.
 func (s *AttentionSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
 	a := s.layer
+	q, gate, k, v := a.split(s.QKV)
+	x := qkv{s.Q.Y, s.K.Y, v}
+	again := headsAgain(r, x, s.Out, s.LSE, b)
 	dout := a.O.Backward(r, dy, nil, b.Segments, &s.OIn)
 	dqkv := r.GradStack().New(dy.DType, dy.Rows, s.QKV.Cols)
-	q, gate, k, v := a.split(s.QKV)
 	dq, dgate, dk, dv := a.split(dqkv)
 	if a.Gated {
 		a.ops.delta.SigmoidGateBackward(dout, dgate, dout, s.Out, gate)
@@ -91,7 +93,7 @@ func (s *AttentionSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch)
 	if a.Sinks != nil && a.Sinks.Trained() {
 		r.Dev.SinksBackward(a.Sinks.Grad, dout, s.Out, s.LSE, a.Sinks.W, b.Layout.Segments)
 	}
-	attendBackward(r, qkv{dq, dk, dv}, dout, s.Out, s.LSE, qkv{s.Q.Y, s.K.Y, v}, a.Shape, b)
+	attendBackward(r, qkv{dq, dk, dv}, dout, s.Out, s.LSE, x, again, a.Shape, b)
 	s.Q.backward(r, dq, q, a.QNorm, a.Rope, b)
 	s.K.backward(r, dk, k, a.KNorm, a.Rope, b)
 	return a.QKV.Backward(r, dqkv, nil, b.Segments, &s.QKVIn)
@@ -115,20 +117,27 @@ func attend(r *parallel.Rank, out, lse, q kernels.Tensor, kv kernels.KV, a kerne
 	b.toRows(r, parallel.Pair{Dst: out, Src: o}, parallel.Pair{Dst: lse, Src: l})
 }
 
-// attendBackward writes the gradients of what attention reads. Of several ranks that have a sequence, forward has kept
-// nothing of other ranks' rows: they come again.
-func attendBackward(r *parallel.Rank, d qkv, dout, out, lse kernels.Tensor, x qkv, a kernels.Attn, b *Batch) {
+// headsAgain begins to bring what attendBackward reads of all rows besides dout. Of several ranks that have a sequence,
+// forward has kept nothing of other ranks' rows: they come again, behind the gradient of the output's projection.
+func headsAgain(r *parallel.Rank, x qkv, out, lse kernels.Tensor, b *Batch) headRows {
+	return b.beginHeads(r, x.q, x.k, x.v, out, lse)
+}
+
+// attendBackward writes the gradients of what attention reads.
+func attendBackward(r *parallel.Rank, d qkv, dout, out, lse kernels.Tensor, x qkv, again headRows, a kernels.Attn,
+	b *Batch) {
 	if b.Context == nil {
 		r.Dev.AttentionBackward(d.q, d.k, d.v, dout, out, lse, x.q, kernels.KV{K: x.k, V: x.v}, b.Layout, a)
 		return
 	}
 	defer r.Stack.Release(r.Stack.Mark())
-	own := b.toHeads(r, x.q, x.k, x.v, dout, out, lse)
+	dheads := b.toHeads(r, dout)[0]
+	own := again.wait()
 	var dx [3]kernels.Tensor
 	for i, t := range own[:3] {
 		dx[i] = r.Stack.New(t.DType, t.Rows, t.Cols)
 	}
-	r.Dev.AttentionBackward(dx[0], dx[1], dx[2], own[3], own[4], own[5], own[0], kernels.KV{K: own[1], V: own[2]},
+	r.Dev.AttentionBackward(dx[0], dx[1], dx[2], dheads, own[3], own[4], own[0], kernels.KV{K: own[1], V: own[2]},
 		b.sequences(), b.headsOf(a))
 	b.toRows(r, parallel.Pair{Dst: d.q, Src: dx[0]}, parallel.Pair{Dst: d.k, Src: dx[1]},
 		parallel.Pair{Dst: d.v, Src: dx[2]})

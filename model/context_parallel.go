@@ -39,17 +39,33 @@ func (b *Batch) sequences() *kernels.Layout {
 }
 
 // toHeads is all rows of this rank's heads, of tensors [T, n] whose columns are those of all heads.
-func (b *Batch) toHeads(r *parallel.Rank, own ...kernels.Tensor) (heads []kernels.Tensor) {
+func (b *Batch) toHeads(r *parallel.Rank, own ...kernels.Tensor) []kernels.Tensor {
+	return b.beginHeads(r, own...).wait()
+}
+
+// headRows are tensors of toHeads that are on their way: operations enqueued before wait run at the same time.
+type headRows struct {
+	heads []kernels.Tensor
+	come  *parallel.Exchange
+}
+
+func (b *Batch) beginHeads(r *parallel.Rank, own ...kernels.Tensor) headRows {
 	if b.Context == nil {
-		return own
+		return headRows{heads: own}
 	}
+	var x headRows
 	var pairs []parallel.Pair
 	for _, t := range own {
-		heads = append(heads, r.Stack.New(t.DType, b.Context.Layout.Rows(), t.Cols/b.Context.Ranks))
-		pairs = append(pairs, parallel.Pair{Dst: heads[len(heads)-1], Src: t})
+		x.heads = append(x.heads, r.Stack.New(t.DType, b.Context.Layout.Rows(), t.Cols/b.Context.Ranks))
+		pairs = append(pairs, parallel.Pair{Dst: x.heads[len(x.heads)-1], Src: t})
 	}
-	b.exchange(r, (*parallel.Group).RowsToHeads, pairs)
-	return heads
+	x.come = b.begin(r, (*parallel.Group).RowsToHeads, pairs)
+	return x
+}
+
+func (x headRows) wait() []kernels.Tensor {
+	x.come.Wait()
+	return x.heads
 }
 
 // toRows is the way back: it fills Dst [T, n] of each pair.
@@ -255,18 +271,22 @@ func (b *Batch) convolve(r *parallel.Rank, dev kernels.Recurrent, u []kernels.Te
 	return y
 }
 
-// convolveBackward is du from dy. Gradients of the weights accumulate.
-func (b *Batch) convolveBackward(r *parallel.Rank, dev kernels.Recurrent, dy, u []kernels.Tensor, w, bias *Param) (
-	du []kernels.Tensor) {
-	du = like(r, u...)
+// convolveBackward is du, the parts of this rank's rows, from dy of its heads: a part goes back to its rows while the
+// next is computed. Gradients of the weights accumulate.
+func (b *Batch) convolveBackward(r *parallel.Rank, dev kernels.Recurrent, du, dy, u []kernels.Tensor, w, bias *Param) {
+	own := like(r, u...)
 	var dw, dbias []kernels.Tensor
+	var back []*parallel.Exchange
 	b.ownConv(r, u, w, bias, func(i int, of, ofBias kernels.Tensor) {
 		dw, dbias = append(dw, b.headSums(r, w, of.Rows, of.Cols)), append(dbias, b.headSums(r, bias, 1, of.Rows))
-		dev.ShortConvBackward(du[i], dw[i], dbias[i], dy[i], u[i], of, ofBias, b.sequences())
+		dev.ShortConvBackward(own[i], dw[i], dbias[i], dy[i], u[i], of, ofBias, b.sequences())
+		back = append(back, b.begin(r, (*parallel.Group).HeadsToRows, []parallel.Pair{{Dst: du[i], Src: own[i]}}))
 	})
 	b.addHeadSums(r, w, dw...)
 	b.addHeadSums(r, bias, dbias...)
-	return du
+	for _, x := range back {
+		x.Wait()
+	}
 }
 
 // like is tensors of the shapes of others.

@@ -71,6 +71,7 @@ func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep
 func (s *DeltaNetSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
 	dev, n := s.layer.ops.delta, s.layer
 	segments := b.Layout.Segments
+	again := n.headsAgain(r, b, s)
 	dgated := n.Out.Backward(r, dy, nil, b.Segments, &s.OutIn)
 	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)
 	in, d := n.split(s.In), n.split(din)
@@ -78,7 +79,7 @@ func (s *DeltaNetSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) 
 	dev.NormThenGateBackward(do, d.z, n.Norm.W.Grad, dgated, s.O, in.z, s.RStd, n.Norm.W.W, segments)
 
 	dg := r.Stack.New(kernels.F32, dy.Rows, n.Shape.Heads)
-	n.recurBackward(r, d, dg, do, in, b, s)
+	n.recurBackward(r, d, dg, do, in, again, b, s)
 	dev.DecayBackward(kernels.DecayOperands{A: d.a, Rate: n.Decay.Rate.Grad, Bias: n.Decay.Bias.Grad}, dg,
 		kernels.Tensor{}, s.G, kernels.DecayOperands{A: in.a, Rate: n.Decay.Rate.W, Bias: n.Decay.Bias.W}, n.Decay.Lo,
 		n.Decay.Hi, segments)
@@ -104,10 +105,10 @@ func (n *DeltaNet) recur(r *parallel.Rank, in deltaParts, done bool, b *Batch, s
 }
 
 // recurBackward writes the gradients of u and b to d, and dg, from that of O.
-func (n *DeltaNet) recurBackward(r *parallel.Rank, d deltaParts, dg, do kernels.Tensor, in deltaParts, b *Batch,
-	s *DeltaNetSaved) {
+func (n *DeltaNet) recurBackward(r *parallel.Rank, d deltaParts, dg, do kernels.Tensor, in deltaParts, again headRows,
+	b *Batch, s *DeltaNetSaved) {
 	if b.Context != nil {
-		n.recurHeadsBackward(r, d, dg, do, in, b, s)
+		n.recurHeadsBackward(r, d, dg, do, again, b)
 		return
 	}
 	dev, dqkv := n.ops.delta, r.Stack.New(do.DType, do.Rows, s.QKV.Cols)
@@ -130,21 +131,29 @@ func (n *DeltaNet) recurHeads(r *parallel.Rank, in deltaParts, b *Batch, s *Delt
 	b.toRows(r, parallel.Pair{Dst: s.O, Src: o})
 }
 
-func (n *DeltaNet) recurHeadsBackward(r *parallel.Rank, d deltaParts, dg, do kernels.Tensor, in deltaParts, b *Batch,
-	s *DeltaNetSaved) {
-	defer r.Stack.Release(r.Stack.Mark())
+// headsAgain is what recurHeadsBackward has of all rows besides do. It comes behind the gradients of the output's
+// projection and gate.
+func (n *DeltaNet) headsAgain(r *parallel.Rank, b *Batch, s *DeltaNetSaved) headRows {
+	if b.Context == nil {
+		return headRows{}
+	}
+	in := n.split(s.In)
 	q, k, v := n.heads(in.u)
-	own := b.toHeads(r, q, k, v, s.G, in.b, do)
+	return b.beginHeads(r, q, k, v, s.G, in.b)
+}
+
+func (n *DeltaNet) recurHeadsBackward(r *parallel.Rank, d deltaParts, dg, do kernels.Tensor, again headRows, b *Batch) {
+	defer r.Stack.Release(r.Stack.Mark())
+	dout, own := b.beginHeads(r, do), again.wait()
 	u := own[:3]
 	c := b.convolve(r, n.ops.delta, u, n.Conv, nil)
 	dc, rest := like(r, c...), like(r, own[3], own[4])
 	n.ops.delta.DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dc[0], K: dc[1], V: dc[2], G: rest[0], B: rest[1]},
-		own[5], kernels.DeltaRuleOperands{Q: c[0], K: c[1], V: c[2], G: own[3], B: own[4]}, b.sequences(),
+		dout.wait()[0], kernels.DeltaRuleOperands{Q: c[0], K: c[1], V: c[2], G: own[3], B: own[4]}, b.sequences(),
 		b.recurrenceOf(n.Shape))
-	du := b.convolveBackward(r, n.ops.delta, dc, u, n.Conv, nil)
 	dq, dk, dv := n.heads(d.u)
-	b.toRows(r, parallel.Pair{Dst: dq, Src: du[0]}, parallel.Pair{Dst: dk, Src: du[1]},
-		parallel.Pair{Dst: dv, Src: du[2]}, parallel.Pair{Dst: dg, Src: rest[0]}, parallel.Pair{Dst: d.b, Src: rest[1]})
+	b.convolveBackward(r, n.ops.delta, []kernels.Tensor{dq, dk, dv}, dc, u, n.Conv, nil)
+	b.toRows(r, parallel.Pair{Dst: dg, Src: rest[0]}, parallel.Pair{Dst: d.b, Src: rest[1]})
 }
 
 func (n *DeltaNet) contextHeads() (heads int, key string) {

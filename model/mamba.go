@@ -150,11 +150,9 @@ func (m *Mamba) recurHeadsBackward(r *parallel.Rank, du, dg, dstep, do, u kernel
 		Skip: dskip}, own[5], kernels.StateSpaceOperands{C: c[2], B: c[1], X: c[0], G: own[3], DT: own[4], Skip: skip},
 		b.sequences(), b.recurrenceOf(m.Shape))
 	b.addHeadSums(r, m.Skip, dskip)
-	dparts := b.convolveBackward(r, m.ops.mamba, dc, parts, m.Conv, m.ConvBias)
 	dvalues, dkeys, dqueries := m.heads(du)
-	b.toRows(r, parallel.Pair{Dst: dvalues, Src: dparts[0]}, parallel.Pair{Dst: dkeys, Src: dparts[1]},
-		parallel.Pair{Dst: dqueries, Src: dparts[2]}, parallel.Pair{Dst: dg, Src: rest[0]},
-		parallel.Pair{Dst: dstep, Src: rest[1]})
+	b.convolveBackward(r, m.ops.mamba, []kernels.Tensor{dvalues, dkeys, dqueries}, dc, parts, m.Conv, m.ConvBias)
+	b.toRows(r, parallel.Pair{Dst: dg, Src: rest[0]}, parallel.Pair{Dst: dstep, Src: rest[1]})
 }
 
 func (m *Mamba) contextHeads() (n int, key string) { return m.Shape.KeyHeads, "n_groups" }

@@ -143,12 +143,13 @@ func (a *MLA) dividesRows(b *Batch) bool {
 
 // attendBackward writes the gradients of what attention reads.
 func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, b *Batch, s *MLASaved) {
+	defer r.Stack.Release(r.Stack.Mark())
 	d, x := qkv{dq, dk, dv}, qkv{s.Q, s.K, s.V}
 	switch {
 	case a.dividesRows(b):
 		b.rowsBackward(r, a.ops.divided, d, dout, s.Out, s.LSE, x, s.Selected, a.Shape)
 	case s.Selected.IsNil():
-		attendBackward(r, d, dout, s.Out, s.LSE, x, a.Shape, b)
+		attendBackward(r, d, dout, s.Out, s.LSE, x, headsAgain(r, x, s.Out, s.LSE, b), a.Shape, b)
 	default:
 		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, kernels.KV{K: s.K, V: s.V}, s.Selected,
 			b.Layout, a.Shape)
