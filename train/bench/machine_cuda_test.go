@@ -52,3 +52,11 @@ func TestMachineOnGPUs(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+// What [Rollout] says of a GPU's memory is what its plan says. The test needs a GPU or the emulated one
+// (.ci/emulate/package).
+func TestBenchRolloutMemoryOnGPU(t *testing.T) {
+	for _, cache := range []string{"none", "mxfp8"} {
+		generation(t, "device.kind=cuda", "definition.dot=tc16", "definition.exp2=ex2h", "definition.cache="+cache)
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
+	"lockstep/train/plan"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 )
@@ -76,6 +77,8 @@ type rollout struct {
 	shortage string           // of pages
 	reads    []int            // bytes of each step
 	copied   float64          // bytes a second
+	planned  plan.Memory      // of the device
+	taken    int              // bytes of it, in the end
 	profiler kernels.Profiler // of the device; nil: it has none
 	profiles []stepProfile
 }
@@ -93,6 +96,9 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 	}
 	b = &rollout{copied: copyRate(dev), profiler: profiler}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		if b.planned, err = plan.Generation(r, s, o.engine(s)); err != nil {
+			return err
+		}
 		m, _, err := setup.OpenModel([]kernels.Device{dev}, s)
 		if err != nil {
 			return err
@@ -105,23 +111,29 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 		if err := o.write(dir, m, reqs); err != nil {
 			return err
 		}
-		return b.run(ctx, r, m, s, o, reqs)
+		return b.run(ctx, r, m, o, o.engine(s), reqs)
 	})
 	if err != nil {
 		return nil, err
 	}
+	b.taken = kernels.Allocated(dev)
 	b.title = fmt.Sprintf("%s on %s, %s: %d requests, %d of a prompt, prompts of %v tokens, answers of %v; %d slots, "+
 		"%d pages of %d rows", s.Run.Name, dev.Name(), s.Model.DType,
 		o.Requests, o.Samples, &o.Prompt, &o.New, s.Rollout.Slots, b.Pages, s.Rollout.PageRows)
 	return b, nil
 }
 
-// run takes the traffic twice, first for the routes and then for the time. Where kernels are to be timed it takes it
-// once more, after all other measurements.
-func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o RolloutOptions,
-	reqs []serve.Request) error {
+// engine is the size of the engine.
+func (o RolloutOptions) engine(s *configs.Shape) serve.Options {
 	options := setup.EngineOptions(s)
 	options.NoPrefixCache = o.NoPrefixCache
+	return options
+}
+
+// run takes the traffic twice, first for the routes and then for the time. Where kernels are to be timed it takes it
+// once more, after all other measurements.
+func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, o RolloutOptions, options serve.Options,
+	reqs []serve.Request) error {
 	mem := kernels.NewArena(r.Dev)
 	engine := func(r *parallel.Rank) (*serve.Engine, error) {
 		mem.Release(kernels.Mark{})

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/serve"
+	"lockstep/train/plan"
 )
 
 // print writes the tables.
@@ -88,6 +89,9 @@ func (b *rollout) lines() (lines [][2]string) {
 	add("%.1f%%", 100*float64(pages)/n/float64(b.Pages), "of the cache held, %.1f%% at most",
 		100*float64(most)/float64(b.Pages))
 	add("%.0f", float64(b.Preempted), "preemptions")
+	add("%.1f", float64(b.taken)/(1<<20), "MiB of the device, %.1f by plan (weights %s, cache %s, activations %s)",
+		float64(b.planned.Device())/(1<<20), plan.Size(b.planned.Weights), plan.Size(b.planned.Cache),
+		plan.Size(b.planned.Activations))
 	return lines
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"lockstep/model"
+	"lockstep/train/plan"
 	"lockstep/train/testshape"
 )
 
@@ -66,6 +67,34 @@ func TestBenchRollout(t *testing.T) {
 			t.Errorf("%+v: want %d tokens, %d rows were found in the cache\n%s", c, tokens, b.Reused, &text)
 		}
 	}
+}
+
+// A device's memory is what the plan says, with pages in 16 bits and in codes, which take less of it.
+func TestBenchRolloutMemory(t *testing.T) {
+	pages, codes := generation(t), generation(t, "definition.cache=mxfp8")
+	generation(t, "model.weights=int4", "lora.rank=4")
+	if 3*codes.Cache > 2*pages.Cache {
+		t.Errorf("pages in codes take %d bytes, in bf16 %d", codes.Cache, pages.Cache)
+	}
+}
+
+// generation is what the plan says of a benchmark of a tiny shape, which has to be what it took.
+func generation(t *testing.T, set ...string) plan.Memory {
+	t.Helper()
+	s, err := testshape.Parse(append([]string{"model.dtype=bf16", "rollout.slots=6", "rollout.pages=64",
+		"rollout.page_rows=16", "rollout.prefill_rows=32"}, set...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := RolloutOptions{Requests: 12, Samples: 3, Prompt: Span{5, 40}, New: Span{3, 9}, Seed: 2}
+	b, err := rolloutOurs(context.Background(), s, o, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.taken != b.planned.Device() || b.taken < 1<<16 {
+		t.Errorf("%v: took %d bytes, planned %d (%+v)", set, b.taken, b.planned.Device(), b.planned)
+	}
+	return b.planned
 }
 
 func TestBenchRolloutTooLong(t *testing.T) {
