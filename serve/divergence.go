@@ -56,21 +56,32 @@ func MeasureDivergence(r *parallel.Rank, m *model.Model, kept []Kept) (d Diverge
 		if n < 0 {
 			n = len(kept)
 		}
-		d.add(allLogits(r, m, kept[n-1].Before), m.Vocab, kept[:n])
+		d.add(r, m, kept[:n])
 		kept, sequences = kept[n:], sequences+1
 	}
 	d.KL /= float64(max(sequences, 1))
 	return d
 }
 
-// add compares tokens of one sequence with the logits of all its rows.
-func (d *Divergence) add(all []float32, vocab int, kept []Kept) {
-	for _, k := range kept {
-		want := all[(len(k.Before)-1)*vocab:][:vocab]
-		d.Logits += vocab
-		if bad := mismatches(k.Logits, want); bad > 0 {
-			d.Mismatches += bad
-			d.KL += divergence(want, k.Logits, kernels.Inverse(k.Temperature)) / float64(len(kept))
+// add compares tokens of one sequence with the logits of its rows, of some rows at a time.
+func (d *Divergence) add(r *parallel.Rank, m *model.Model, kept []Kept) {
+	of, row := float64(len(kept)), 0
+	_ = packLogits(r, m, kept[len(kept)-1].Before, func(logits []float32) error {
+		for ; len(logits) > 0; logits = logits[m.Vocab:] {
+			if row++; row == len(kept[0].Before) {
+				d.addToken(logits[:m.Vocab], kept[0], of)
+				kept = kept[1:]
+			}
 		}
+		return nil // always
+	})
+}
+
+// addToken compares the logits of one of so many tokens.
+func (d *Divergence) addToken(want []float32, k Kept, of float64) {
+	d.Logits += len(want)
+	if bad := mismatches(k.Logits, want); bad > 0 {
+		d.Mismatches += bad
+		d.KL += divergence(want, k.Logits, kernels.Inverse(k.Temperature)) / of
 	}
 }

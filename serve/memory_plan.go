@@ -42,8 +42,9 @@ func (e *Engine) planStep(prefill int, withLogits bool) {
 // the meta device of a rank. It returns the host memory that it takes, in bytes.
 func PlanDivergence(r *parallel.Rank, m *model.Model, rows, kept int) (host int) {
 	defer r.Stack.Release(r.Stack.Mark())
-	m.Head.Logits(r, m.Forward(r, plannedBatch(r, []int{rows}), nil))
-	return 4 * m.Vocab * (rows + kept)
+	chunk := min(rows, fidelityChunk)
+	m.Head.Logits(r, m.Forward(r, plannedBatch(r, []int{rows}), nil).RowRange(0, chunk))
+	return 4 * m.Vocab * (chunk + kept)
 }
 
 // PlanVerify runs the largest forwards of [Verify] for so many tokens on the meta device of a rank. It returns the host
