@@ -175,23 +175,28 @@ func BenchmarkQuantized(b *testing.B) {
 		fmt.Printf("Dequantize %s: %.3f of a copy\n", f, r.Bytes/r.Seconds/(copied.Bytes/copied.Seconds))
 	}
 	for _, c := range QuantizedCases {
-		d.Path = ""
-		plain := MatMul(d, each, []MatMulCase{c})[0]
-		fmt.Printf("%s: bf16 %.1f us, %.1f TFLOP/s, %.0f GB/s\n", c, plain.Seconds*1e6, plain.Flops/plain.Seconds/1e12,
-			plain.Bytes/plain.Seconds/1e9)
-		for _, f := range QuantizedFormats {
-			line := fmt.Sprintf("  %-26s", f)
-			run, w, free := prepareQuantized(d, c, f, false)
-			for _, path := range append([]string{""}, gemm.QuantizedPaths...) {
-				if few := slices.Contains(gemm.QuantizedPaths[3:], path); few && c.Rows > 10000 {
-					continue // far from its shapes
-				}
-				d.Path = path
-				s := Time(d, each, run)
-				line += fmt.Sprintf("  %s %.2f (%.0f GB/s)", path, plain.Seconds/s, float64(w.Bytes())/s/1e9)
+		b.Run(c.String(), func(*testing.B) { quantizedPaths(d, each, c) })
+	}
+}
+
+// quantizedPaths prints a line for each format of a case.
+func quantizedPaths(d *cuda.Device, each time.Duration, c MatMulCase) {
+	d.Path = ""
+	plain := MatMul(d, each, []MatMulCase{c})[0]
+	fmt.Printf("%s: bf16 %.1f us, %.1f TFLOP/s, %.0f GB/s\n", c, plain.Seconds*1e6, plain.Flops/plain.Seconds/1e12,
+		plain.Bytes/plain.Seconds/1e9)
+	for _, f := range QuantizedFormats {
+		line := fmt.Sprintf("  %-26s", f)
+		run, w, free := prepareQuantized(d, c, f, false)
+		for _, path := range append([]string{""}, gemm.QuantizedPaths...) {
+			if few := slices.Contains(gemm.QuantizedPaths[3:], path); few && c.Rows > 10000 {
+				continue // far from its shapes
 			}
-			free()
-			fmt.Println(line)
+			d.Path = path
+			s := Time(d, each, run)
+			line += fmt.Sprintf("  %s %.2f (%.0f GB/s)", path, plain.Seconds/s, float64(w.Bytes())/s/1e9)
 		}
+		free()
+		fmt.Println(line)
 	}
 }

@@ -22,7 +22,8 @@ var QuantizedFormats = []quant.Format{
 	quant.FormatNF4(64),
 }
 
-// QuantizedCases are products of experts: in training with many rows a group, in training with few, in decoding.
+// QuantizedCases are products of experts, in training with many rows a group, in training with few, in decoding, and
+// projections of decoding's sequences.
 var QuantizedCases = []MatMulCase{
 	{Op: "MatMul", Groups: 32, Rows: 32864, Cols: 7168, Depth: 4096},
 	{Op: "MatMul", Groups: 32, Rows: 32864, Cols: 2048, Depth: 7168},
@@ -35,6 +36,13 @@ var QuantizedCases = []MatMulCase{
 	{Op: "MatMul", Groups: 128, Rows: 1024, Cols: 1536, Depth: 2048},
 	{Op: "MatMul", Groups: 128, Rows: 2048, Cols: 1536, Depth: 2048},
 	{Op: "MatMul", Groups: 128, Rows: 8192, Cols: 1536, Depth: 2048},
+	{Op: "MatMul", Rows: 128, Cols: 4096, Depth: 2048},
+	{Op: "MatMul", Rows: 128, Cols: 2048, Depth: 4096},
+	{Op: "MatMul", Rows: 250, Cols: 4096, Depth: 2048},
+	{Op: "MatMul", Rows: 250, Cols: 2048, Depth: 4096},
+	{Op: "MatMul", Rows: 250, Cols: 512, Depth: 2048},
+	{Op: "MatMul", Rows: 512, Cols: 4096, Depth: 2048},
+	{Op: "MatMul", Rows: 512, Cols: 2048, Depth: 4096},
 }
 
 // Quantized times products with weights in codes, each after the same one in bf16, and Dequantize. Those in MXFP8 are
@@ -106,7 +114,7 @@ func prepareQuantized(d *cuda.Device, c MatMulCase, f quant.Format, rounded bool
 	}
 	var weights []kernels.QuantizedWeight
 	for bytes := 0; bytes < CacheBytes; bytes += weights[0].Bytes() {
-		weights = append(weights, randomQuantized(d, mem, f, c.Groups, height, width))
+		weights = append(weights, randomQuantized(d, mem, f, max(c.Groups, 1), height, width))
 	}
 	round := 0
 	return func() {

@@ -225,7 +225,8 @@ func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, paths []st
 	}
 }
 
-// The variants that were the fastest on an H100 or, of few rows, an H200 for the shapes of bench.QuantizedCases.
+// The variants that were the fastest on an H100 or, of few rows, an H200 for the shapes of bench.QuantizedCases; of one
+// group's heights those that were predicted to be.
 func TestCodesTilings(t *testing.T) {
 	d := &Ops{Context: &driver.Context{Processors: 132}}
 	for _, c := range []struct {
@@ -241,7 +242,11 @@ func TestCodesTilings(t *testing.T) {
 		{"nt", 128, 2048, 2048, 768, codesShort},
 		{"nt", 128, 4096, 1536, 2048, codesSome},
 		{"nt", 128, 8192, 1536, 2048, codesSome},
-		{"nt", 1, 64, 4096, 4096, codesSquare},
+		{"nt", 1, 64, 4096, 4096, codesSquare.of(32)},
+		{"nt", 1, 250, 2048, 4096, codesSquare.of(32)},
+		{"nt", 1, 250, 4096, 2048, codesSquare.of(64)},
+		{"nn", 1, 250, 4096, 2048, codesSquare.of(64)},
+		{"nt", 1, 512, 4096, 2048, codesSquare},
 		{"nt", 128, 12288, 1536, 2048, codesSquare},
 		{"nn", 128, 1024, 1536, 2048, codesSquare},
 		{"nt", 1, 32, 4096, 4096, codesThin},

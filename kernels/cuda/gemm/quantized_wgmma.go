@@ -30,20 +30,26 @@ var (
 	codesThin    = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, 128, 16, 1}
 )
 
-// codesTilings are those of a layout: few rows have no kernels for MatMulT.
-var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSome, codesSeveral,
-	codesShort, codesFew, codesThin},
-	"nn": {codesWide, codesSquare}}
+// of is the variant with tiles of fewer rows.
+func (s codesTiling) of(height int) codesTiling {
+	s.tiling = s.tiling.of(height)
+	return s
+}
 
-// QuantizedPaths are the values of [driver.Context.Path] that force each kernel of products with weights in codes.
+// codesTilings are those of a layout: few rows have no kernels for MatMulT.
+var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64),
+	codesSome, codesSeveral, codesShort, codesFew, codesThin},
+	"nn": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64)}}
+
+// QuantizedPaths are the values of [driver.Context.Path] that force each variant of products with weights in codes.
 var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_several",
-	"codes_short", "codes_few", "codes_thin"}
+	"codes_short", "codes_few", "codes_thin", "codes_square32", "codes_square64"}
 
 // codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Groups are
 // of uneven sizes: most of them fit one tile.
 func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) codesTiling {
 	for _, s := range codesTilings[layout] {
-		if d.Path == "codes"+s.name {
+		if d.Path == "codes"+s.String() {
 			return s
 		}
 	}
@@ -53,7 +59,7 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) co
 	case average >= 112 && wide >= d.Processors:
 		return codesWide
 	case layout == "nn" || average > 80 || average > 48 && some < d.Processors:
-		return codesSquare
+		return d.codesSquareFor(groups, rows, columns)
 	case 2*some <= d.Processors:
 		return codesThin
 	case average <= 10:
@@ -64,6 +70,17 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) co
 		return codesSeveral
 	}
 	return codesSome
+}
+
+// codesSquareFor is codesSquare with the fewest rows of a tile that leave each multiprocessor at most one. More tiles
+// decode a weight more often, but on multiprocessors that had nothing to do, and products of fewer rows are shorter.
+func (d *Ops) codesSquareFor(groups, rows, columns int) codesTiling {
+	for _, height := range []int{32, 64} {
+		if s := codesSquare.of(height); s.tiles(groups, rows, columns) <= d.Processors {
+			return s
+		}
+	}
+	return codesSquare
 }
 
 // codesFormat is a format as quantized.cuh has kernels for it.
