@@ -5,7 +5,7 @@
 // What a chunk would wait for: 8 matrices of 64 x 64 (dim 128: keys, -M, queries, P, keys again), each a trip to L2 or
 // beyond, and the rows of M that a row's sum over the rows before it needs. All of them come by cp.async through a ring
 // of slabs, kSlabs-1 ahead, across chunks too: a chunk waits for its products. Bound of a block and chunk: 64*V*(3*dim
-// + 96) fma of fp32 at 128 a clock, and half a number from shared memory for each.
+// + 96) fma of fp32 at 128 a clock, and a load from shared memory for every 4*V/16 + 1 of a thread's 4*V/4.
 #pragma once
 #include "chunks.cuh"
 #include "mma.cuh"
@@ -88,12 +88,11 @@ struct Ring {
   }
 };
 
-// Chains are a thread's of a tile [64, V]: 4 rows from row() on, 4 columns from col() on. A block of few values has
-// threads without: the loads of a tile of 4 x 4 are 2 bytes from shared memory for each fma, where all threads with
-// fewer columns would load more for as many fma.
+// Chains are a thread's of a tile [64, V]: 4 rows from row() on, V/16 columns from col() on. Fewer threads with 4 x 4
+// would load less for as many fma, but too few warps wait for those loads: a third slower with 16 values.
 template <int V>
 struct Chains {
-  static constexpr int kColumns = 4, kThreadsAcross = V / kColumns;
+  static constexpr int kColumns = V / kAcross;
   float v[4][kColumns];
   __device__ Chains() {
 #pragma unroll
@@ -101,13 +100,12 @@ struct Chains {
 #pragma unroll
       for (int c = 0; c < kColumns; c++) v[r][c] = 0.f;
   }
-  __device__ static int row() { return threadIdx.x / kThreadsAcross * 4; }
-  __device__ static int col() { return threadIdx.x % kThreadsAcross * kColumns; }
+  __device__ static int row() { return threadIdx.x / kAcross * 4; }
+  __device__ static int col() { return threadIdx.x % kAcross * kColumns; }
 
   // each calls f(i, j, x) for the elements of the first m rows and n columns.
   template <class F>
   __device__ void each(int m, int n, F f) {
-    if (row() >= kTile) return;
 #pragma unroll
     for (int r = 0; r < 4; r++)
 #pragma unroll
@@ -137,12 +135,11 @@ struct Chains {
 
   // down continues the chains over a slab's first rows: fma of a(k, i) and b(k, j).
   __device__ void down(const Slab& a, const float* b, int depth) {
-    if (row() >= kTile) return;
-#pragma unroll(kAhead * 4)
+#pragma unroll(kAhead * 2)
     for (int k = 0; k < depth; k++) {
       float w[kColumns], u[4];
       *(float4*)u = *(const float4*)&a.v[k][row()];
-      *(float4*)w = *(const float4*)&b[k * V + col()];
+      read(w, b + k * V + col());
 #pragma unroll
       for (int r = 0; r < 4; r++)
 #pragma unroll
@@ -150,13 +147,22 @@ struct Chains {
     }
   }
 
+  static __device__ void read(float* to, const float* from) {
+    if constexpr (kColumns == 4)
+      *(float4*)to = *(const float4*)from;
+    else if constexpr (kColumns == 2)
+      *(float2*)to = *(const float2*)from;
+    else
+      *to = *from;
+  }
+
  private:
-  static constexpr int kAhead = V < kTile ? 4 : 1;  // one warp of a scheduler has its own loads to wait behind
+  static constexpr int kAhead = 8 / kColumns;
 
   template <int R>
   __device__ void rows_across(const Slab& a, const float* b, int depth) {
     int k = 0;
-#pragma unroll(kAhead)
+#pragma unroll(V < kTile ? kAhead : 1)  // more would spill
     for (; k + 4 <= depth; k += 4) {
       float u[R][4];
 #pragma unroll
@@ -164,7 +170,7 @@ struct Chains {
 #pragma unroll
       for (int x = 0; x < 4; x++) {
         float w[kColumns];
-        *(float4*)w = *(const float4*)&b[(k + x) * V];
+        read(w, b + (k + x) * V);
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
@@ -200,11 +206,11 @@ __device__ inline void solve(float (*x)[V], int from, int n, R row, M m) {
     int rows = min(kSolve, from + n - at), i = at + threadIdx.x / kAcross;
     if (i < at + rows) {
       float sum[C], *to = &x[row(i)][col];
-#pragma unroll
-      for (int c = 0; c < C; c++) sum[c] = to[c];
+      Chains<V>::read(sum, to);
 #pragma unroll 8
       for (int j = 0; j < at; j++) {
-        float a = m(i, j), *w = &x[row(j)][col];
+        float w[C], a = m(i, j);
+        Chains<V>::read(w, &x[row(j)][col]);
 #pragma unroll
         for (int c = 0; c < C; c++) sum[c] = fmaf(a, w[c], sum[c]);
       }
