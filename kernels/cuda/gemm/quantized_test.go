@@ -237,7 +237,8 @@ func TestCodesTilings(t *testing.T) {
 	}{
 		{"nt", 32, 32864, 7168, 2048, codesWide},
 		{"nn", 128, 33216, 768, 2048, codesWide},
-		{"nt", 128, 1024, 1536, 2048, codesFew},
+		{"nt", 128, 1024, 1536, 2048, codesSeveral},
+		{"nt", 128, 1024, 2048, 768, codesFew},
 		{"nt", 128, 2048, 1536, 2048, codesSeveral},
 		{"nt", 128, 2048, 2048, 768, codesShort},
 		{"nt", 128, 4096, 1536, 2048, codesSome},

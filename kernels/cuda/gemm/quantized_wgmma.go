@@ -62,7 +62,7 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) co
 		return d.codesSquareFor(groups, rows, columns)
 	case 2*some <= d.Processors:
 		return codesThin
-	case average <= 10:
+	case average <= 10 && depth < 1024:
 		return codesFew
 	case average <= 24 && depth < 1024:
 		return codesShort
