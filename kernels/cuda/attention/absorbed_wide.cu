@@ -15,12 +15,9 @@
 // TFLOP/s, as much where all queries choose the same keys; dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys:
 // 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
 //
-// Of values in codes 64 keys are 42 KB: 3,240 clocks at an H100's 13 bytes a clock of memory. Only the warpgroup that
-// gathers decodes, 256 codes a thread: 1,100 issue slots of its scheduler, some 1,600 clocks with loads and stores in
-// shared memory. Slots have no room for codes that wait, so rows come as late as they are decoded: those of the block
-// after next are brought to L2 meanwhile. 2,600 clocks a block to copy and to decode, less than memory takes. On an
-// H100 the 256 sequences took 0.65 ms without that, a fence a box and a load behind each store (bf16: 0.52 ms);
-// predicted are 0.3 to 0.4 ms. No card has run it since.
+// Of values in codes 64 keys are 42 KB: 2,400 clocks at an H200's 18 bytes a clock of memory. The warpgroup that
+// gathers decodes, 128 pairs of codes a thread at 4 logic instructions of two clocks and 2 products: 1,300 to 1,600
+// clocks, below memory and below the 2,650 of sums.
 #include "absorbed_wide.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -28,14 +25,73 @@
 constexpr int kOwn = kValues / 2;  // columns of a warpgroup
 constexpr int kLeft = kOwn / 64;   // boxes that only the first warpgroup adds
 
-// Slots are the places of two key blocks: of block b that of b % 2. Each box of it is full for itself; the left half
-// and the rest come free.
+typedef u8 Scales[kRows][kValues / kScaled];  // of a block's rows
+
+// Pieces are what a thread of those that decode holds of rows on their way: of two rows of each block one piece of 16
+// bytes after the other, of eight boxes of codes and of the rotated columns, each four threads wide.
+struct Pieces {
+  static constexpr int kCount = kBoxes + 1, kAhead = kCount / 2, kRounds = 2, kStep = kRows / kRounds;
+  const Latent<kValues>& k;
+  Scales* scales;  // [2], of which a warp brings and reads its own rows
+  int lane = warp_lane(), part = lane % 4, mine = threadIdx.x % kGather / 4;
+  int key[kRounds];  // the rows that are loaded; -1: zeros
+  uint4 held[kAhead][kRounds];
+
+  __device__ Pieces(const Latent<kValues>& k, Scales* scales) : k(k), scales(scales) {}
+  // entry is the row that a lane looks up for its warp.
+  __device__ int entry() const { return lane / 8 % kRounds * kStep + mine - lane / 4 + lane % 8; }
+  // begin takes the rows of block b, which the lanes have found, and asks for their scales.
+  __device__ void begin(int found, int b) {
+#pragma unroll
+    for (int i = 0; i < kRounds; i++) {
+      key[i] = __shfl_sync(~0u, found, 8 * i + lane / 4);
+      if (part == 0)
+        copy16(scales[b % 2][mine + i * kStep], k.values.scales + (long long)max(key[i], 0) * k.values.scale_stride,
+               key[i] < 0 ? 0 : 16);
+    }
+    commit();
+  }
+  // arrive waits for scales.
+  __device__ void arrive() const {
+    wait<0>();
+    __syncwarp();  // a row's have come by one of its threads
+  }
+  __device__ uint4 bring(int i, const void* from, long long stride, int at) const {
+    return key[i] < 0 ? make_uint4(0, 0, 0, 0) : *(const uint4*)((const u8*)from + key[i] * stride + at);
+  }
+  __device__ void load(int piece) {
+#pragma unroll
+    for (int i = 0; i < kRounds; i++)
+      held[piece % kAhead][i] =
+          piece < kBoxes - 1 ? bring(i, k.values.codes, k.values.stride, 64 * piece + 16 * part)
+                             : bring(i, k.rotated.x, 2 * k.rotated.stride, 32 * part + 16 * (piece - kBoxes + 1));
+  }
+  __device__ void store(char* tile, int piece, int b) const {
+    char* panel = tile + min(piece, kBoxes - 1) * kPanel;
+#pragma unroll
+    for (int i = 0; i < kRounds; i++) {
+      char* row = panel + i * kStep * 128;
+      uint4 x = held[piece % kAhead][i];
+      if (piece >= kBoxes - 1) {
+        *(uint4*)(row + (swizzled(mine, 2 * part) ^ 16 * (piece - kBoxes + 1))) = x;
+        continue;
+      }
+      u32 twice = scale_bf16(scales[b % 2][mine + i * kStep][2 * piece + part / 2]) * 0x10001u;
+      *(uint4*)(row + swizzled(mine, 2 * part)) = eight_of(make_uint2(x.x, x.y), twice);
+      *(uint4*)(row + (swizzled(mine, 2 * part) ^ 16)) = eight_of(make_uint2(x.z, x.w), twice);
+    }
+  }
+};
+
+// Slots are the places of two key blocks: of block b that of b % 2. So many boxes of it are full together; the left
+// half and the rest come free.
+template <int Together>
 struct Slots {
-  static constexpr int kRounds = 2, kStep = kRows / kRounds;  // rows of codes that a thread copies, and from one on
   char* base;
   u64 *full, *free;  // [2][kBoxes], [2][2]
 
   __device__ char* tile(int b) const { return base + b % 2 * kKeyTile; }
+  __device__ u64* full_of(int b, int box) const { return full + b % 2 * kBoxes + box / Together; }
   __device__ void prepare() const {
     if (threadIdx.x < 2 * kBoxes) barrier_init(full + threadIdx.x, kGather);
     if (threadIdx.x < 4) barrier_init(free + threadIdx.x, threadIdx.x % 2 ? 2 * 128 : 4);
@@ -46,7 +102,8 @@ struct Slots {
   }
   // wait_full is for a box. Copies are writes of the threads, which wgmma sees behind a fence.
   __device__ void wait_full(int b, int box) const {
-    barrier_wait(full + b % 2 * kBoxes + box, b / 2 & 1);
+    if (box % Together) return;
+    barrier_wait(full_of(b, box), b / 2 & 1);
     fence_async();
   }
   __device__ void wait_free(int b, int half) const { barrier_wait(free + b % 2 * 2 + half, (b / 2 & 1) ^ 1); }
@@ -58,8 +115,8 @@ struct Slots {
     barrier_arrive(free + b % 2 * 2 + 1);
   }
 
-  // gather is the threads that copy: the blocks of a query's list from entry `first` on. A warp looks up its 16 rows of
-  // a block at once, while the block before is on its way.
+  // gather copies the blocks of a query's list from entry `first` on. A warp looks up its 16 rows of a block at once,
+  // while the block before is on its way.
   __device__ void gather(const Asked& query, const u16* k, int ks, int first, int entries) const {
     Gather<kGather> g;
     auto look = [&](int b) { return b * kRows + g.entry() < entries ? query.key(first + b * kRows + g.entry()) : -1; };
@@ -71,7 +128,7 @@ struct Slots {
       for (int box = 0; box < kBoxes; box++) {
         if (box == 0 || box == kLeft) wait_free(b, box > 0);
         g.box(tile(b) + box * kPanel, from, k, 64 * box);
-        barrier_arrive_copied(full + b % 2 * kBoxes + box);
+        barrier_arrive_copied(full_of(b, box));
       }
       found = look(b + 1);
     }
@@ -79,104 +136,34 @@ struct Slots {
     wait<0>();  // threads do not leave before what they have started
   }
 
-  // decode makes numbers of codes of boxes [from, to) of block b, where the thread has copied 16 of its rows' to the
-  // place of eight numbers.
-  __device__ void decode(int b, int from, int to, int first, const u8 (*scales)[kValues / kScaled]) const {
-    int part = warp_lane() % 4;
-#pragma unroll 1
-    for (int box = from; box < to; box++) {
-      char* panel = tile(b) + box * kPanel;
-      uint4 codes[kRounds];
-      u32 scale[kRounds];
+  // gather is the same for keys whose values are in codes. Half a block is on its way in registers: a piece that is
+  // decoded makes room for another. No fence is here but behind wait_full, as it would wait for what is on its way.
+  __device__ void gather(Asked query, const Latent<kValues>& k, int first, int entries, Scales* scales) const {
+    Pieces p(k, scales);
+    int entry = first + p.entry();
+    query.entries = first + entries;
+    p.begin(query.key(entry), 0);
 #pragma unroll
-      for (int i = 0; i < kRounds; i++) {  // all loads before the first store, which might change what they read
-        codes[i] = *(const uint4*)(panel + swizzled(first + i * kStep, 2 * part));
-        scale[i] = scales[first + i * kStep][2 * box + part / 2];
-      }
-#pragma unroll
-      for (int i = 0; i < kRounds; i++) {
-        int row = first + i * kStep;
-        u32 twice = scale_bf16(scale[i]) * 0x10001u;
-        *(uint4*)(panel + swizzled(row, 2 * part)) = eight_of(make_uint2(codes[i].x, codes[i].y), twice);
-        *(uint4*)(panel + swizzled(row, 2 * part + 1)) = eight_of(make_uint2(codes[i].z, codes[i].w), twice);
-      }
-      if (box % 2 == 0) continue;
-      fence_async();  // which waits for what the thread has stored: once for two boxes
-      barrier_arrive(full + b % 2 * kBoxes + box - 1);
-      barrier_arrive(full + b % 2 * kBoxes + box);
-    }
-  }
-
-  // prefetch asks L2 for rows key[i] of a block, four threads a row, 32 bytes each.
-  __device__ void prefetch(const Latent<kValues>& k, const int (&key)[kRounds]) const {
-    int part = warp_lane() % 4;
-#pragma unroll
-    for (int i = 0; i < kRounds; i++) {
-      if (key[i] < 0) continue;
-      const u8* codes = k.values.codes + (long long)key[i] * k.values.stride + 32 * part;
-#pragma unroll
-      for (int at = 0; at < kValues; at += 4 * 32) prefetch_l2(codes + at);
-      prefetch_l2(k.rotated.x + (long long)key[i] * k.rotated.stride + 16 * part);
-      if (part == 0) prefetch_l2(k.values.scales + (long long)key[i] * k.values.scale_stride);
-    }
-  }
-
-  // gather is the same for keys whose values are in codes: four threads a row, 16 codes of a box each. What is the left
-  // half is decoded while the right one is on its way, and the block after next comes to L2: slots have no room for it.
-  __device__ void gather(const Asked& query, const Latent<kValues>& k, int first, int entries,
-                         u8 (*scales)[kValues / kScaled]) const {
-    int lane = warp_lane(), warp = threadIdx.x % kGather / kWarp, part = lane % 4, mine = warp * 8 + lane / 4;
-    // lanes 0 to 15 look up a block's rows, the others those of the block after next
-    auto look = [&](int b) {
-      int entry = (b + lane / 16 * 2) * kRows + lane / 8 % kRounds * kStep + warp * 8 + lane % 8;
-      return entry < entries ? query.key(first + entry) : -1;
-    };
-    int found = look(0);
+    for (int piece = 0; piece < p.kAhead; piece++) p.load(piece);
+    int found = query.key(entry += kRows);
     for (int b = 0; b * kRows < entries; b++) {
-      int key[kRounds];
+      p.arrive();
 #pragma unroll
-      for (int i = 0; i < kRounds; i++) key[i] = __shfl_sync(~0u, found, 16 + 8 * i + lane / 4);
-      prefetch(k, key);
-#pragma unroll
-      for (int i = 0; i < kRounds; i++) key[i] = __shfl_sync(~0u, found, 8 * i + lane / 4);
-      wait_free(b, 0);
-#pragma unroll
-      for (int i = 0; i < kRounds; i++)
-        if (part == 0)
-          copy16(scales[mine + i * kStep], k.values.scales + (long long)max(key[i], 0) * k.values.scale_stride,
-                 key[i] < 0 ? 0 : 16);
-#pragma unroll 1
-      for (int box = 0; box < kBoxes - 1; box++) {
-        if (box == kLeft) commit(), wait_free(b, 1);
-#pragma unroll
-        for (int i = 0; i < kRounds; i++)
-          copy16(tile(b) + box * kPanel + swizzled(mine + i * kStep, 2 * part),
-                 k.values.codes + (long long)max(key[i], 0) * k.values.stride + 64 * box + 16 * part,
-                 key[i] < 0 ? 0 : 16);
+      for (int piece = 0; piece < p.kCount; piece++) {
+        if (piece == 0 || piece == kLeft) wait_free(b, piece > 0);
+        if (piece == p.kAhead) p.begin(found, b + 1), found = query.key(entry += kRows);
+        p.store(tile(b), piece, b);
+        p.load((piece + p.kAhead) % p.kCount);
+        if (piece % 2) barrier_arrive(full_of(b, piece - 1));
       }
-#pragma unroll
-      for (int i = 0; i < kRounds; i++)
-#pragma unroll
-        for (int j = 2 * part; j < 2 * part + 2; j++)
-          copy16(tile(b) + (kBoxes - 1) * kPanel + swizzled(mine + i * kStep, j),
-                 k.rotated.x + (long long)max(key[i], 0) * k.rotated.stride + 8 * j, key[i] < 0 ? 0 : 16);
-      commit();
-      found = look(b + 1);
-      wait<1>();
-      __syncwarp();  // a row's scales have come by one of its threads
-      decode(b, 0, kLeft, mine, scales);
-      wait<0>();
-      decode(b, kLeft, kBoxes - 1, mine, scales);
-      barrier_arrive(full + b % 2 * kBoxes + kBoxes - 1);
-      __syncwarp();  // before the next block's scales
     }
   }
 };
 
 // Side is warpgroup W of the two: the dots and the softmax of blocks b % 2 == W, and W's columns of the sums.
-template <int W>
+template <int W, class S>
 struct Side {
-  const Slots& slots;
+  const S& slots;
   const char* queries;
   float (*hand)[3][kHeads];  // [2]: maxima, sums and factors after a block
   int entries;
@@ -185,7 +172,7 @@ struct Side {
   Online state;
   float s[8][4], o[kOwn / 8][4];
 
-  __device__ Side(const Slots& slots, const char* queries, float (*hand)[3][kHeads], int entries, float c)
+  __device__ Side(const S& slots, const char* queries, float (*hand)[3][kHeads], int entries, float c)
       : slots(slots), queries(queries), hand(hand), entries(entries), c(c) {
 #pragma unroll
     for (int j = 0; j < kOwn / 8; j++)
@@ -288,12 +275,26 @@ struct Side {
   }
 };
 
-template <int W>
-__device__ inline void attend(const Slots& slots, const char* queries, float (*hand)[3][kHeads], const Asked& query,
-                              u16* out, float* lse, float* partial, int entries, int own_heads, bool split, float c) {
-  more_registers<kMore>();
-  Side<W> side(slots, queries, hand, entries, c);
+// Results are where a block's sums go; what they are is looked up behind the sums, which leave no registers for it.
+struct Results {
+  u16* out;
+  float *lse, *partials;
+  int row, heads, os, lses;
+  bool split;
+};
+
+template <int W, int More, class S, class F>
+__device__ inline void attend(const S& slots, const char* queries, float (*hand)[3][kHeads], F results, int entries,
+                              float c) {
+  more_registers<More>();
+  Side<W, S> side(slots, queries, hand, entries, c);
   side.run();
+  Results to = results();
+  int head = blockIdx.y * kHeads, own_heads = min(kHeads, to.heads - head);
+  bool split = to.split;
+  u16* out = to.out + (size_t)to.row * to.os + head * kValues;
+  float* lse = to.lse + (size_t)to.row * to.lses + head;
+  float* partial = to.partials + (((size_t)blockIdx.x * gridDim.z + blockIdx.z) * to.heads + head) * (kValues + 2);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int r = side.band + side.lane / 4 + 8 * h, at = W * kOwn + side.lane % 4 * 2;
@@ -313,8 +314,9 @@ __device__ inline void attend(const Slots& slots, const char* queries, float (*h
   }
 }
 
-// wide is the kernel; gather(slots, query, from, entries) is by the threads that copy.
-template <class F>
+// wide is the kernel; gather(slots, query, from, entries) is by the threads that copy. Those that compute have More
+// registers, the others Fewer: all together no more than 384 of 168.
+template <class S, int More, int Fewer, class F>
 __device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16* q, F gather, float* partials,
                             int first, int heads, int os, int lses, int qs, int split, float c) {
   __shared__ u64 full[2 * kBoxes], free[4];
@@ -323,11 +325,11 @@ __device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16*
   int head = blockIdx.y * kHeads, own_heads = min(kHeads, heads - head), from = blockIdx.z * split,
       entries = min(query.entries - from, split), team = threadIdx.x / 128;
   if (entries <= 0) return;
-  Slots slots = {shared + kKeyTile, full, free};
+  S slots = {shared + kKeyTile, full, free};
   slots.prepare();
   __syncthreads();
-  if (team == 2) {
-    fewer_registers<kFewer>();
+  if (team >= 2) {
+    fewer_registers<Fewer>();
     gather(slots, query, from, entries);
     return;
   }
@@ -336,30 +338,34 @@ __device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16*
   wait<0>();
   fence_async();
   meet_both(5);
-  out += (size_t)query.row * os + head * kValues, lse += (size_t)query.row * lses + head;
-  float* partial = partials + (((size_t)blockIdx.x * gridDim.z + blockIdx.z) * heads + head) * (kValues + 2);
-  if (team == 0) attend<0>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
-  else attend<1>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
+  auto results = [&] {
+    Asked query = lists.query(first + blockIdx.x);
+    return Results{out, lse, partials, query.row, heads, os, lses, query.entries > split};
+  };
+  if (team == 0) attend<0, More>(slots, shared, hand, results, entries, c);
+  else attend<1, More>(slots, shared, hand, results, entries, c);
 }
 
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
                           int first, int heads, int os, int lses, int qs, int ks, int split, float c) {
-  auto gather = [&](const Slots& slots, const Asked& query, int from, int entries) {
+  using S = Slots<1>;
+  auto gather = [&](const S& slots, const Asked& query, int from, int entries) {
     slots.gather(query, k, ks, from, entries);
   };
-  wide(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
+  wide<S, 232, 40>(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
 }
 
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_wide_codes_576_512(const Lists lists, u16* out, float* lse, const u16* q, const Codes values,
                                 const u16* rotated, float* partials, int first, int heads, int os, int lses, int qs,
                                 int rs, int split, float c) {
-  __shared__ __align__(16) u8 scales[kRows][kValues / kScaled];
-  auto gather = [&](const Slots& slots, const Asked& query, int from, int entries) {
+  using S = Slots<2>;
+  __shared__ __align__(16) Scales scales[2];
+  auto gather = [&](const S& slots, const Asked& query, int from, int entries) {
     slots.gather(query, Latent<kValues>{values, {rotated, rs}}, from, entries, scales);
   };
-  wide(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
+  wide<S, 208, 88>(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
 }
 
 #endif

@@ -9,14 +9,11 @@
 extern __shared__ __align__(1024) char shared[];
 
 constexpr int kColumns = 576, kValues = 512, kBoxes = kColumns / 64, kKeyTile = kBoxes * kPanel;
-constexpr int kGather = 128;             // threads that gather
-// registers of a thread that computes, and of one that gathers: all together no more than 384 of 168
-constexpr int kMore = 232, kFewer = 40;
+constexpr int kGather = 128;  // threads that gather
 
 __device__ inline void meet(int barrier) { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
 __device__ inline void meet_both(int barrier) { asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory"); }
 __device__ inline void publish(int barrier) { asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory"); }
-__device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Gather is how so many threads bring `Rows` rows of keys or queries to boxes of 64 columns: eight threads a row, 16
