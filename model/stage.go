@@ -39,7 +39,10 @@ func (e Embedding) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
 func (m *Model) embeddingAtOwner(r *parallel.Rank, s *Share) {
 	for _, shard := range m.Shards {
 		if shard.Param == m.Embed.Param {
-			for _, p := range s.Passes {
+			for i, p := range s.Passes {
+				if i > 0 {
+					r.Yield() // the other lanes add a pass before this one adds its next
+				}
 				m.passAtOwner(r, p, shard.Owner, func() { m.grads.finishPending(r, s) })
 			}
 		}
