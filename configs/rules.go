@@ -167,6 +167,17 @@ var rules = []rule{
 		return when(s.Pipeline.Chunks != Default().Pipeline.Chunks && s.Pipeline.Schedule != "interleaved",
 			"is of pipeline.schedule = \"interleaved\", set that or leave it out")
 	}},
+	{[]string{"pipeline.ahead", "parallel.stages", "pipeline.schedule"}, func(s *Shape) string {
+		by := s.Pipeline.Schedule
+		switch {
+		case s.Pipeline.Ahead == 1 || s.Parallel.Ranks == 1:
+			return ""
+		case s.Parallel.Stages == 1:
+			return "is of pipeline stages, and there is one, set parallel.stages too or leave it out"
+		}
+		return when(by != "1f1b" && by != "zero-bubble",
+			"is of pipeline.schedule = \"1f1b\" or \"zero-bubble\", set one of these or leave it out")
+	}},
 	{[]string{"pipeline.blocks", "parallel.stages", "pipeline.chunks"}, func(s *Shape) string {
 		have, stages := len(s.Pipeline.Blocks), s.Parallel.Stages
 		if stages == 0 {

@@ -89,6 +89,10 @@ func TestRuleBounds(t *testing.T) {
 		{piped("parallel.stages=4", "pipeline.chunks=3"), "is of pipeline.schedule = \"interleaved\", set that"},
 		{piped("parallel.stages=0", "pipeline.schedule=interleaved", "run.packs=6", "run.micro_batch=2"),
 			"as there are stages (4), and the packs are 3, set more packs"},
+		{piped("parallel.stages=4", "pipeline.ahead=3"), ""},
+		{piped("pipeline.ahead=2"), "is of pipeline stages, and there is one, set parallel.stages too"},
+		{piped("parallel.stages=4", "pipeline.ahead=2", "pipeline.schedule=stream"),
+			"is of pipeline.schedule = \"1f1b\" or \"zero-bubble\", set one of these"},
 		{piped("parallel.stages=4", "pipeline.blocks=1,2,3,1"), ""},
 		{piped("parallel.stages=0", "pipeline.blocks=1,2"), "has 2 numbers, want one for each of 4 stages of 1 chunks"},
 		{piped("parallel.ranks=0", "parallel.stages=0", "pipeline.blocks=1,2"), ""}, // the machine's GPUs may be two

@@ -393,6 +393,9 @@ type Pipeline struct {
 	// "stream": micro-batches pass as they come, a rank takes the oldest backward that it may, else the next forward;
 	// of those that are there at once it makes 1F1B
 	Schedule string `toml:"schedule" default:"'1f1b'" oneof:"1f1b,zero-bubble,interleaved,stream"`
+	// micro-batches that a rank is ahead of its first backward for each rank below it, by "1f1b" and "zero-bubble":
+	// with 2 (ZB-H2) or more, ranks wait less where stages or tasks differ in time, and keep more micro-batches
+	Ahead int `toml:"ahead" default:"1" range:"[1,64]"`
 	// of blocks, that each rank has by the interleaved schedule
 	Chunks int `toml:"chunks" default:"2" range:"[2,64]"`
 	// blocks of each stage, in order, as [7, 5], interleaved of first a chunk of each rank; empty: so that the longest

@@ -41,6 +41,8 @@ func TestPlanIsExact(t *testing.T) {
 		"stages reference": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=1", "rl.kl_coef=0.1",
 			"lora.rank=2", "parallel.ranks=2", "parallel.stages=0", "run.recompute=full",
 			"pipeline.schedule=zero-bubble"),
+		"stages ahead": {"run.steps=2", "optim.warmup_steps=0", "parallel.ranks=2", "parallel.stages=0", "run.packs=7",
+			"pipeline.schedule=zero-bubble", "pipeline.ahead=2", "model.dtype=bf16"},
 		"stages stream": {"run.steps=2", "optim.warmup_steps=0", "parallel.ranks=4", "parallel.stages=0", "run.packs=7",
 			"pipeline.schedule=stream", "model.config.num_hidden_layers=5", "model.dtype=bf16"},
 		"shared": append(shared, "lora.targets=gate_proj,up_proj,down_proj"),

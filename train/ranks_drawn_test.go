@@ -62,6 +62,9 @@ func TestRanksDrawn(t *testing.T) {
 			}
 			mesh = []string{fmt.Sprintf("parallel.ranks=%d", ranks), "parallel.stages=0", mesh[2],
 				"pipeline.schedule=" + by}
+			if by == "zero-bubble" || by == "1f1b" {
+				mesh = append(mesh, fmt.Sprintf("pipeline.ahead=%d", 1+i%3))
+			}
 			stages++
 		} else if f.experts >= ranks && rng.IntN(3) > 0 {
 			mesh = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks))

@@ -144,9 +144,9 @@ func pipelinesOf(name string) map[string]int {
 	case "tied", "grpo", "qat fp8":
 		return map[string]int{"pipeline.schedule=stream": 2}
 	case "dense lora": // has two blocks for each of two ranks
-		return map[string]int{"pipeline.schedule=1f1b": 4, "pipeline.schedule=zero-bubble": 2,
-			"pipeline.schedule=zero-bubble run.recompute=none pipeline.blocks=1,3": 2,
-			"pipeline.schedule=interleaved":                                        2}
+		return map[string]int{"pipeline.schedule=1f1b pipeline.ahead=2": 4, "pipeline.schedule=zero-bubble": 2,
+			"pipeline.schedule=zero-bubble run.recompute=none pipeline.blocks=1,3 pipeline.ahead=3": 2,
+			"pipeline.schedule=interleaved": 2}
 	case "pairs", "stale":
 		return map[string]int{"pipeline.schedule=zero-bubble": 2, "pipeline.schedule=interleaved " + fourBlocks: 2}
 	}

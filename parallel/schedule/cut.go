@@ -33,8 +33,8 @@ func fill(costs []int, parts, most int) (blocks []int) {
 // Cut gives ranks consecutive blocks of some costs, or chunks of them, so that a step of so many micro-batches by a
 // schedule ends as soon as can be. It returns how many blocks each chunk has, first one of each rank. From parts of
 // about equal costs it moves blocks on to other parts for as long as that helps.
-func Cut(name string, ranks, chunks, micros int, blocks []Cost) []int {
-	s := New(name, ranks, chunks, min(micros, mostMicros*ranks))
+func Cut(name string, ranks, chunks, ahead, micros int, blocks []Cost) []int {
+	s := New(name, ranks, chunks, ahead, min(micros, mostMicros*ahead*ranks))
 	var all []int
 	for _, b := range blocks {
 		all = append(all, s.Micros*(b.Forward+b.Backward+b.Weights)+b.Update)

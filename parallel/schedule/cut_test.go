@@ -66,7 +66,7 @@ func TestCut(t *testing.T) {
 			head := &blocks[len(blocks)-1]
 			head.Backward, head.Update = head.Backward+rng.IntN(40), head.Update+5
 			micros := 4 * ranks
-			s, cut := New(name, ranks, chunks, micros), Cut(name, ranks, chunks, micros, blocks)
+			s, cut := New(name, ranks, chunks, 1, micros), Cut(name, ranks, chunks, 1, micros, blocks)
 			end := s.End(Stages(blocks, cut))
 			eachCut(len(blocks), ranks*chunks, func(other []int) {
 				if sooner := s.End(Stages(blocks, other)); sooner < end && (ranks == 2 || 20*sooner < 19*end) {
@@ -82,25 +82,25 @@ func TestCut(t *testing.T) {
 func TestCutOfHead(t *testing.T) {
 	blocks := slices.Repeat([]Cost{{1, 1, 1, 0}}, 13)
 	blocks[12].Backward += 3
-	if got := Cut(OneF1B, 2, 1, 8, blocks); !slices.Equal(got, []int{7, 6}) {
+	if got := Cut(OneF1B, 2, 1, 1, 8, blocks); !slices.Equal(got, []int{7, 6}) {
 		t.Errorf("13 blocks and a head: %v", got)
 	}
 	blocks = slices.Repeat([]Cost{{1, 1, 1, 0}}, 8)
 	blocks[0].Update = 100
-	if got := Cut(OneF1B, 2, 1, 8, blocks); !slices.Equal(got, []int{4, 4}) {
+	if got := Cut(OneF1B, 2, 1, 1, 8, blocks); !slices.Equal(got, []int{4, 4}) {
 		t.Errorf("a long update of one block, which no cut shortens: %v", got)
 	}
 	for i := range blocks {
 		blocks[i].Update = 100 * (i / 4)
 	}
-	if got := Cut(OneF1B, 2, 1, 2, blocks); got[0] <= 4 {
+	if got := Cut(OneF1B, 2, 1, 1, 2, blocks); got[0] <= 4 {
 		t.Errorf("updates of the second half alone: %v", got)
 	}
 }
 
 // A rank computes its own chunks, and the longest update comes behind all.
 func TestTimes(t *testing.T) {
-	s := New(Interleaved, 2, 2, 4)
+	s := New(Interleaved, 2, 2, 1, 4)
 	costs := Costs{{1, 1, 1, 5}, {2, 2, 2, 0}, {4, 4, 4, 0}, {8, 8, 8, 4}}
 	busy, end := s.Times(costs)
 	if want := []int{4 * 15, 4 * 30}; !slices.Equal(busy, want) || end < 120 || s.End(costs) != end+5 {

@@ -10,8 +10,8 @@ const (
 	// micro-batches in memory
 	OneF1B = "1f1b"
 	// 1F1B whose backwards are parted: the gradient of the input goes to the next rank at once, those of weights are
-	// put off to where the rank would wait (ZB-H1 of Qi et al., arXiv 2401.10241). Every rank has as many micro-batches
-	// in memory as the first one has by 1F1B
+	// put off to where the rank would wait (ZB-H1 of Qi et al., arXiv 2401.10241; with two ahead ZB-H2). Every rank has
+	// as many micro-batches in memory as the first one has by 1F1B
 	ZeroBubble = "zero-bubble"
 	// 1F1B of ranks that have several chunks of blocks each, which micro-batches pass one after the other: ranks wait
 	// for a chunk of the others, and not for all that they have (Narayanan et al., section 2.2)
@@ -48,8 +48,11 @@ type Schedule struct {
 	arrivals []int // when each micro-batch comes, in units of [Usual], ascending; nil: all are there
 }
 
-// New is the schedule of a name. Ranks have several chunks where it is [Interleaved].
-func New(name string, ranks, chunks, micros int) Schedule {
+// New is the schedule of a name. Ranks have several chunks where it is [Interleaved]. By [OneF1B] and [ZeroBubble] a
+// rank is so many forwards ahead of its first backward for each rank below it, and puts off as many gradients of
+// weights for each rank above it: with more than one ahead, ranks whose tasks are not all as long wait less for each
+// other, and have more micro-batches in memory.
+func New(name string, ranks, chunks, ahead, micros int) Schedule {
 	if name == Stream {
 		return NewStream(ranks, make([]int, micros))
 	}
@@ -57,9 +60,9 @@ func New(name string, ranks, chunks, micros int) Schedule {
 	for rank := range ranks {
 		switch name {
 		case OneF1B:
-			s.Ranks = append(s.Ranks, oneF1B(ranks-1-rank, micros))
+			s.Ranks = append(s.Ranks, oneF1B(ahead*(ranks-1-rank), micros))
 		case ZeroBubble:
-			s.Ranks = append(s.Ranks, putOff(oneF1B(ranks-1-rank, micros), rank))
+			s.Ranks = append(s.Ranks, putOff(oneF1B(ahead*(ranks-1-rank), micros), ahead*rank))
 		case Interleaved:
 			s.Ranks = append(s.Ranks, interleaved(ranks, rank, chunks, micros))
 		default:
@@ -69,10 +72,9 @@ func New(name string, ranks, chunks, micros int) Schedule {
 	return s
 }
 
-// oneF1B is the tasks of a rank that has so many below it: as many forwards ahead, then a forward and a backward
-// alternate.
-func oneF1B(below, micros int) (tasks []Task) {
-	ahead := min(below, micros)
+// oneF1B is the tasks of a rank that has so many forwards ahead; then a forward and a backward alternate.
+func oneF1B(ahead, micros int) (tasks []Task) {
+	ahead = min(ahead, micros)
 	for i := range micros + ahead {
 		if i < micros {
 			tasks = append(tasks, Task{Kind: Forward, Micro: i})
@@ -111,7 +113,7 @@ func interleaved(ranks, rank, chunks, micros int) (tasks []Task) {
 }
 
 // putOff leaves a task for the weights of each backward: that of the backward before by so many follows a backward, and
-// the last ones come at the end. So a rank begins as many backwards sooner as there are ranks before it, which wait.
+// the last ones come at the end. So a rank begins as many backwards sooner, for which those before it wait.
 func putOff(tasks []Task, by int) (parted []Task) {
 	var left []Task
 	for _, t := range tasks {

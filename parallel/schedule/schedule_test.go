@@ -19,9 +19,11 @@ var update = flag.Bool("update", false, "write the grids of testdata")
 func TestGrids(t *testing.T) {
 	for name, chunks := range map[string]int{OneF1B: 1, ZeroBubble: 1, Interleaved: 2, Stream: 1} {
 		for _, ranks := range []int{2, 4, 8} {
-			checkGrid(t, fmt.Sprintf("%s-%d.txt", name, ranks), New(name, ranks, chunks, 8))
+			checkGrid(t, fmt.Sprintf("%s-%d.txt", name, ranks), New(name, ranks, chunks, 1, 8))
 		}
 	}
+	checkGrid(t, "zero-bubble-2-ahead-3.txt", New(ZeroBubble, 2, 1, 3, 8))
+	checkGrid(t, "1f1b-4-ahead-2.txt", New(OneF1B, 4, 1, 2, 8))
 	checkGrid(t, "stream-4-late.txt", NewStream(4, []int{0, 1, 2, 3, 12, 14, 28, 29}))
 }
 
@@ -79,9 +81,9 @@ func grid(s Schedule, c Costs) (string, error) {
 func TestSchedules(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
 		for micros := 1; micros <= 20; micros++ {
-			s, zero := New(OneF1B, ranks, 1, micros), New(ZeroBubble, ranks, 1, micros)
+			s, zero := New(OneF1B, ranks, 1, 1, micros), New(ZeroBubble, ranks, 1, 1, micros)
 			checkTasks(t, s, Forward, Backward)
-			if stream := New(Stream, ranks, 1, micros); !reflect.DeepEqual(stream.Ranks, s.Ranks) {
+			if stream := New(Stream, ranks, 1, 1, micros); !reflect.DeepEqual(stream.Ranks, s.Ranks) {
 				t.Errorf("%d ranks, %d micro-batches at once: %v, want 1F1B", ranks, micros, stream.Ranks)
 			}
 			checkTasks(t, zero, Forward, Backward, Weights)
@@ -99,6 +101,45 @@ func TestSchedules(t *testing.T) {
 			checkBubble(t, s, wait/(float64(micros)+wait))
 			if micros >= ranks { // fewer do not reach where 1F1B has no bubble
 				checkBubble(t, zero, wait/(3*float64(micros)+wait))
+			}
+		}
+	}
+}
+
+// With more forwards ahead as many more micro-batches are in memory. A step of tasks that are all as long ends at the
+// same time; one of moe-1b, by times in tenths of a millisecond that two H200s took, sooner.
+func TestAhead(t *testing.T) {
+	for name, uneven := range map[string]Costs{
+		OneF1B:     {{Forward: 42, Backward: 98}, {Forward: 29, Backward: 84}},
+		ZeroBubble: {{Forward: 36, Backward: 60, Weights: 25}, {Forward: 35, Backward: 75, Weights: 23}},
+	} {
+		for ranks := 2; ranks <= 8; ranks++ {
+			micros := 4 * ranks
+			before := New(name, ranks, 1, 1, micros)
+			for ahead := 2; ahead <= 3; ahead++ {
+				s := New(name, ranks, 1, ahead, micros)
+				kinds := []Kind{Forward, Backward}
+				if s.PutsOff() {
+					kinds = append(kinds, Weights)
+				}
+				checkTasks(t, s, kinds...)
+				for rank := range ranks {
+					n, waiting := ahead*(ranks-1-rank)+1, 0
+					if s.PutsOff() {
+						n, waiting = ahead*(ranks-1)+1, ahead*rank+1
+					}
+					if got, put := s.InFlight(rank, 0), s.InWaiting(rank); got != n || put != waiting {
+						t.Errorf("%s of %d ranks, %d ahead: %d in flight and %d put off on rank %d, want %d and %d",
+							name, ranks, ahead, got, put, rank, n, waiting)
+					}
+				}
+				if old, end := before.End(Usual), s.End(Usual); end != old {
+					t.Errorf("%s of %d ranks, %d ahead: ends at %d, with one ahead at %d", name, ranks, ahead, end, old)
+				}
+				if old, end := before.End(uneven), s.End(uneven); ranks == 2 && end >= old {
+					t.Errorf("%s, %d ahead, uneven ranks: ends at %d, with one ahead at %d", name, ahead, end, old)
+				}
+				before = s
 			}
 		}
 	}
@@ -153,7 +194,7 @@ func TestInterleaved(t *testing.T) {
 	for ranks := 2; ranks <= 9; ranks++ {
 		for chunks := 2; chunks <= 4; chunks++ {
 			for micros := 1; micros <= 20; micros++ {
-				s, wait := New(Interleaved, ranks, chunks, micros), float64(ranks-1)
+				s, wait := New(Interleaved, ranks, chunks, 1, micros), float64(ranks-1)
 				checkTasks(t, s, Forward, Backward)
 				checkMessages(t, s)
 				want := wait / (float64(chunks*micros) + wait)
@@ -164,7 +205,7 @@ func TestInterleaved(t *testing.T) {
 						micros, got, want)
 				}
 			}
-			few, many := New(Interleaved, ranks, chunks, 2*ranks), New(Interleaved, ranks, chunks, 6*ranks-1)
+			few, many := New(Interleaved, ranks, chunks, 1, 2*ranks), New(Interleaved, ranks, chunks, 1, 6*ranks-1)
 			for rank := range ranks {
 				for chunk := range chunks {
 					if a, b := few.InFlight(rank, chunk), many.InFlight(rank, chunk); a != b {
@@ -230,7 +271,7 @@ func checkMessages(t *testing.T, s Schedule) {
 
 // Ranks that wait for one another are an error.
 func TestDeadlock(t *testing.T) {
-	s := New(OneF1B, 2, 1, 2)
+	s := New(OneF1B, 2, 1, 1, 2)
 	s.Ranks[1][0], s.Ranks[1][1] = s.Ranks[1][1], s.Ranks[1][0]
 	if _, err := s.Simulate(Usual); err == nil {
 		t.Error("a backward before its forward is carried out")

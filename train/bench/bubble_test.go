@@ -48,7 +48,7 @@ func TestPipelineTimes(t *testing.T) {
 
 // Of a step that goes by its schedule nothing is lost to rows, whatever the chunks of each rank take.
 func TestPipelineTimesOfChunks(t *testing.T) {
-	s := schedule.New(schedule.Interleaved, 2, 2, 4)
+	s := schedule.New(schedule.Interleaved, 2, 2, 1, 4)
 	if got := spelled(schedule.Costs{{Forward: 1e6, Backward: 25e5, Weights: 5e5}}); got != "1.00 + 2.50 + 0.50" {
 		t.Errorf("tasks of %s ms", got)
 	}

@@ -9,7 +9,7 @@ func (p *Plan) longestSequence(have, hostRoom int) (rows int, bounded bool) {
 	s := *p.s
 	s.Run.MicroBatch, s.Run.Packs = s.Parallel.Interleave, s.Parallel.Ranks*s.Parallel.Interleave
 	o := trainer.Options{MicroBatch: s.Run.MicroBatch, Interleave: s.Parallel.Interleave, Context: s.Parallel.Context,
-		PipelineSchedule: s.Pipeline.Schedule, Keep: p.Model.Everywhere(0)}
+		PipelineSchedule: s.Pipeline.Schedule, PipelineAhead: s.Pipeline.Ahead, Keep: p.Model.Everywhere(0)}
 	var by []*trainer.Trainer
 	for i, r := range p.ranks() {
 		if last := len(p.static) - 1; p.Model.Stages() > 0 || i == last { // which has as much as any

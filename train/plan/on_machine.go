@@ -72,7 +72,8 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 	unstaged := on // of all meshes but the pipeline, which alone has a schedule
 	if len(given) == 0 {
 		unstaged = append(unstaged, "parallel.stages=1", "pipeline.schedule="+configs.Default().Pipeline.Schedule,
-			fmt.Sprintf("pipeline.chunks=%d", configs.Default().Pipeline.Chunks), "pipeline.blocks=")
+			fmt.Sprintf("pipeline.chunks=%d", configs.Default().Pipeline.Chunks), "pipeline.ahead=1",
+			"pipeline.blocks=")
 	}
 	for _, set := range meshes {
 		s, err := shape(slices.Concat(unstaged, set)...)

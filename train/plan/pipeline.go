@@ -17,7 +17,7 @@ func Bubble(s *configs.Shape) (micros int, share float64) {
 
 // tasks is the schedule of a step of so many packs.
 func tasks(s *configs.Shape, packs int) schedule.Schedule {
-	return schedule.New(s.Pipeline.Schedule, s.Parallel.Stages, setup.Chunks(s),
+	return schedule.New(s.Pipeline.Schedule, s.Parallel.Stages, setup.Chunks(s), s.Pipeline.Ahead,
 		(packs+s.Run.MicroBatch-1)/s.Run.MicroBatch)
 }
 

@@ -69,7 +69,7 @@ func TestPlanOfPipeline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	share := schedule.New(schedule.OneF1B, 4, 1, 6).Bubble(schedule.Usual)
+	share := schedule.New(schedule.OneF1B, 4, 1, 1, 6).Bubble(schedule.Usual)
 	if a, b := step.Parts[0], step.Parts[1]; a.Name != "arithmetic" || math.Abs(a.Seconds-6*longest) > 1e-9 ||
 		b.Name != "bubble" || math.Abs(b.Seconds/(a.Seconds+b.Seconds)-share) > 1e-9 {
 		t.Errorf("%v, want %g s of arithmetic and a bubble of %g", step.Parts, 6*longest, share)

@@ -61,7 +61,7 @@ func (p *Plan) Extent() model.Extent {
 func (p *Plan) step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch,
 		Interleave: p.s.Parallel.Interleave, Context: p.s.Parallel.Context,
-		PipelineSchedule: p.s.Pipeline.Schedule, Keep: keep})
+		PipelineSchedule: p.s.Pipeline.Schedule, PipelineAhead: p.s.Pipeline.Ahead, Keep: keep})
 	p.clearStacks()
 	p.trainingPeak(t)
 	n := p.total()

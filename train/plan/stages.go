@@ -32,7 +32,8 @@ func chooseStages(s *configs.Shape, machine configs.Machine, dev *meta.Device) e
 	if err != nil {
 		return err
 	}
-	s.Pipeline.Planned = schedule.Cut(s.Pipeline.Schedule, stages, chunks, tasks(s, p.packs()).Micros, blocks)
+	s.Pipeline.Planned = schedule.Cut(s.Pipeline.Schedule, stages, chunks, s.Pipeline.Ahead,
+		tasks(s, p.packs()).Micros, blocks)
 	return nil
 }
 

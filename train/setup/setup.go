@@ -274,6 +274,7 @@ func TrainerOptions(s *configs.Shape, steps int, keep model.Policy) (trainer.Opt
 		RankPacks:        (s.Run.Packs*s.Parallel.Context + s.Parallel.Ranks - 1) / s.Parallel.Ranks,
 		Context:          s.Parallel.Context,
 		PipelineSchedule: s.Pipeline.Schedule,
+		PipelineAhead:    s.Pipeline.Ahead,
 		Keep:             keep,
 	}
 	t.Schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)

@@ -63,7 +63,7 @@ func (t *Trainer) openPipeline(r *parallel.Rank, m *model.Model, by portion, mic
 	}
 	p := &pipeline{t: t, r: r, m: m, chunks: m.PipelineStages(r.ID), by: by, inFlight: map[passing]*inFlight{},
 		clock: t.clock(r)}
-	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), micros)
+	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), max(t.PipelineAhead, 1), micros)
 	p.openLanes(r)
 	return p
 }

@@ -19,7 +19,7 @@ func TestTimeTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}, {sequence(2, 7)}, {sequence(5, 9)}})
-	tasks := schedule.New(schedule.ZeroBubble, 2, 1, len(batch.Packs))
+	tasks := schedule.New(schedule.ZeroBubble, 2, 1, 1, len(batch.Packs))
 	onRanks(t, s, 2, 1, false, func(_ *parallel.Rank, _ model.Replicas, tr *trainer.Trainer) {
 		end := tr.TimeTasks()
 		tr.Step(1, batch)

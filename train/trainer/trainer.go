@@ -35,6 +35,7 @@ type Options struct {
 	RankPacks        int            // of a step, at most; where weights come from the host, forwards have as many
 	Context          int            // ranks that divide the rows of packs, see [model.Context]; 0: 1; changes no bit
 	PipelineSchedule string         // how micro-batches pass pipeline stages, see package schedule
+	PipelineAhead    int            // forwards of a rank for each below it, see [schedule.New]; 0: 1; changes no bit
 	Keep             model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
 	// What the next forward waits for, unit by unit, is left to it: the update of weights whose optimizer's state is in
 	// the host's memory, and copies of updated weights to other ranks. [Trainer.Finish] comes before anything else that
