@@ -173,7 +173,7 @@ func (t *Trainer) largestStep(packs int, b batchPart, computed func(lanes, share
 func (t *Trainer) largestPipeline(micros int, b batchPart, computed func(lanes, share, rounds int)) {
 	r := t.Rank
 	defer r.Stack.Release(r.Stack.Mark())
-	few := min(micros, (1+max(t.PipelineAhead, 1))*t.Model.Stages())
+	few := min(micros, (1+t.ahead())*t.Model.Stages())
 	if r.ID == t.Model.Stages()-1 && t.PipelineSchedule != schedule.Stream {
 		for range micros - few {
 			r.Stack.New(kernels.F32, 1, b.rows())

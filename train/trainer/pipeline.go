@@ -63,10 +63,13 @@ func (t *Trainer) openPipeline(r *parallel.Rank, m *model.Model, by portion, mic
 	}
 	p := &pipeline{t: t, r: r, m: m, chunks: m.PipelineStages(r.ID), by: by, inFlight: map[passing]*inFlight{},
 		clock: t.clock(r)}
-	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), max(t.PipelineAhead, 1), micros)
+	p.tasks = schedule.New(t.PipelineSchedule, m.Stages(), len(p.chunks), t.ahead(), micros)
 	p.openLanes(r)
 	return p
 }
+
+// ahead is the forwards that a rank is ahead for each below it.
+func (t *Trainer) ahead() int { return max(t.PipelineAhead, 1) }
 
 // streams tells whether log-probabilities are read as soon as they are there: the stack has those of one micro-batch.
 func (p *pipeline) streams() bool { return p.tasks.Name == schedule.Stream }
