@@ -373,35 +373,62 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 		}
 		r.Data.Barrier()
 	}
-	m.sendHeadGrad(r)
+	m.SendHeadGrad(r)
+	m.awaitHeadGrad(r)
 	for _, s := range m.Shards {
 		if !s.HeadGrad.IsNil() {
 			r.Dev.Accumulate(s.Grad, s.HeadGrad.Reshape(1, s.HeadGrad.Len()))
 			r.Dev.Zero(s.HeadGrad)
 		}
 	}
+	m.freeHeadGrad(r)
 	m.sumShared(r)
 }
 
-// sendHeadGrad brings the head's share of a tied embedding from a pipeline's last rank, which has the head, to the
-// first, which has the embedding.
-func (m *Model) sendHeadGrad(r *parallel.Rank) {
-	last := m.Stages() - 1
-	if m.stages == nil || m.Embed.Param != m.Head.W || !slices.ContainsFunc(m.Shards, func(s *Shard) bool {
-		return s.Param == m.Head.W
-	}) {
-		return
-	}
-	switch {
-	case r.Data == nil: // a plan
-		if r.ID == 0 {
-			kernels.CountExchange(r.Dev, kernels.ExchangeStages, m.Head.W.HeadGrad.Bytes())
+// headShare is the head's share of a tied embedding's gradient, on its way from a pipeline's last rank, which has the
+// head, to the first, which has the embedding.
+type headShare struct {
+	sent *parallel.Exchange // nil: it has not begun, or is over
+	free []kernels.Event    // of the first rank: then it may come
+}
+
+// SendHeadGrad begins to bring the head's share of a tied embedding to the first rank of a pipeline. Ranks call it
+// behind their last backward of a step, so that it comes behind what the others still compute, or not at all:
+// [Model.FinishGradients] begins what has not begun, and waits.
+func (m *Model) SendHeadGrad(r *parallel.Rank) {
+	if h := &m.headShare; m.stages != nil && m.TiesHead() && h.sent == nil {
+		switch {
+		case r.Data == nil: // a plan
+			if r.ID == 0 {
+				kernels.CountExchange(r.Dev, kernels.ExchangeStages, m.Head.W.HeadGrad.Bytes())
+			}
+		case r.ID == m.Stages()-1:
+			h.sent = r.Data.Send(0, m.Head.W.HeadGrad, r.Transfers.Record())
+		case r.ID == 0:
+			if h.free == nil {
+				h.free = []kernels.Event{r.Transfers.Record()}
+			}
+			h.sent = r.Data.Receive(m.Stages()-1, m.Head.W.HeadGrad, h.free...)
+			h.free = nil
 		}
-	case r.ID == last:
-		r.Data.Send(0, m.Head.W.HeadGrad, r.Transfers.Record()).Wait()
-		r.Dev.Zero(m.Head.W.HeadGrad)
-	case r.ID == 0:
-		r.Data.Receive(last, m.Head.W.HeadGrad, r.Transfers.Record()).Wait()
+	}
+}
+
+// awaitHeadGrad ends SendHeadGrad.
+func (m *Model) awaitHeadGrad(r *parallel.Rank) {
+	if h := &m.headShare; h.sent != nil {
+		h.sent.Wait()
+		h.sent = nil
+		if r.ID > 0 {
+			r.Dev.Zero(m.Head.W.HeadGrad)
+		}
+	}
+}
+
+// freeHeadGrad lets the share of the next step come, when that of this one has been added.
+func (m *Model) freeHeadGrad(r *parallel.Rank) {
+	if m.stages != nil && r.Data != nil && r.ID == 0 && m.TiesHead() {
+		m.headShare.free = []kernels.Event{r.Transfers.Record()}
 	}
 }
 

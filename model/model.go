@@ -50,6 +50,8 @@ type Model struct {
 
 	share func(r *parallel.Rank) // see LeaveShares; nil: all ranks have what they are to have
 
+	headShare headShare // see SendHeadGrad
+
 	deferred *deferredUpdate   // of weights that the next step updates; nil: all are
 	copies   []updatedCopy     // of weights that the next step waits for; nil: all are there
 	scales   [2]kernels.Tensor // see UpdateScales

@@ -24,6 +24,20 @@ func Download[E int32 | float32](r *Rank, t kernels.Tensor) []E {
 	return out
 }
 
+// DownloadLater begins Download. The function that it returns waits for that alone, and not for what is enqueued later,
+// where the device can tell them apart.
+func DownloadLater[E int32 | float32](r *Rank, t kernels.Tensor) (wait func() []E) {
+	if r.Transfers == nil {
+		return func() []E { return Download[E](r, t) }
+	}
+	t.DType = kernels.I32 // of as many bytes: they are copied as they are
+	read := r.Transfers.ReadAsync(t)
+	return func() []E {
+		bits := read()
+		return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(bits))), len(bits))
+	}
+}
+
 func bytesOf[E int32 | float32](v []E) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 }

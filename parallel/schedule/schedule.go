@@ -130,6 +130,15 @@ func putOff(tasks []Task, by int) (parted []Task) {
 // PutsOff tells whether backwards leave the gradients of weights to tasks of their own.
 func (s Schedule) PutsOff() bool { return s.Name == ZeroBubble }
 
+// LastBackward is the place of the last backward among a rank's tasks; below 0: it has none.
+func (s Schedule) LastBackward(rank int) int {
+	at := len(s.Ranks[rank]) - 1
+	for at >= 0 && s.Ranks[rank][at].Kind != Backward {
+		at--
+	}
+	return at
+}
+
 // InFlight is the most micro-batches of which a chunk of a rank keeps something for gradients at one time.
 func (s Schedule) InFlight(rank, chunk int) int {
 	if s.PutsOff() {

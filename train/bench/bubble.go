@@ -9,27 +9,49 @@ import (
 	"lockstep/train/trainer"
 )
 
+// stepTimes is what a step takes by its devices' clocks, in seconds, the mean over ranks and steps: the micro-batches,
+// and the update behind them.
+type stepTimes struct{ micros, update float64 }
+
+func stepTimesOf(ranks []trainer.RankTimes) (m stepTimes) {
+	n := 0
+	for _, of := range ranks {
+		for _, st := range of.Steps {
+			m.micros += st.Computed - st.From
+			m.update += st.To - st.Computed
+			n++
+		}
+	}
+	return stepTimes{m.micros / float64(max(n, 1)), m.update / float64(max(n, 1))}
+}
+
 // pipelineTimes is what the micro-batches of a step take, in seconds.
 type pipelineTimes struct {
 	took     float64 // from a rank's first task to its last
 	computed float64 // by tasks alone, mean of the ranks
+	between  float64 // tasks, while the device has nothing to do and waits for nothing: for its host. Mean of the ranks
 	even     float64 // by the schedule, if tasks of all stages took their mean
 	uneven   float64 // by the schedule, with the times that tasks of each stage take
 	tasks    string  // what those are
 }
 
 // timesOf are those of so many steps by a schedule of this name, whose ranks have so many chunks.
-func timesOf(name string, chunks, steps int, ranks [][]trainer.TaskTime) (p pipelineTimes) {
+func timesOf(name string, chunks, steps int, ranks []trainer.RankTimes) (p pipelineTimes) {
 	s := schedule.Schedule{Name: name, Chunks: chunks, Ranks: make([][]schedule.Task, len(ranks))}
 	stages, all := make([]kindTimes, chunks*len(ranks)), kindTimes{}
-	for rank, list := range ranks {
+	mean := 1 / float64(steps*len(ranks))
+	for rank, of := range ranks {
+		list := of.Tasks
 		took, each := 0.0, len(list)/steps
 		for i, t := range list {
 			stages[t.Chunk*len(ranks)+rank].add(t)
 			all.add(t)
-			p.computed += (t.To - t.Ready) / float64(steps*len(ranks))
+			p.computed += (t.To - t.Ready) * mean
 			if i < each {
 				s.Ranks[rank], s.Micros = append(s.Ranks[rank], t.Task), max(s.Micros, t.Micro+1)
+			}
+			if i%each > 0 {
+				p.between += (t.From - list[i-1].To) * mean
 			}
 			if i%each == each-1 {
 				took += (t.To - list[i+1-each].From) / float64(steps)
@@ -85,23 +107,40 @@ func spelled(costs schedule.Costs) string {
 //	schedule  ranks wait by the schedule, if tasks of all stages took their mean
 //	stages    more than that, as they do not
 //	rows      more than that: for rows that are on their way, or have not been asked for
-//	work      tasks, update and pauses between steps take longer than on one rank
+//	host      between tasks, for which the device waits
+//	work      tasks take longer than the micro-batches of one rank, copies of what is put off among them
+//	update    likewise
+//	pauses    behind the update, until the first task of the next step
 func (m onMesh) printBubble(tab io.Writer, one onMesh) {
 	if m.ranks.Stages < 2 {
 		return
 	}
-	left := 1 - m.train/one.train/float64(m.ranks.Ranks)
+	share := 1 / float64(m.ranks.Ranks)
+	left := 1 - m.train/one.train*share
 	fmt.Fprintf(tab, "\t%.3f\t%.3f\t  missing to %d times one rank; in place of a ratio the schedule's bubble, of %d "+
 		"micro-batches\n", left, m.bubble, m.ranks.Ranks, m.micros)
-	p := m.times
+	p := m.pipeline
 	for _, part := range []struct {
 		seconds float64
 		what    string
 	}{{p.even - p.computed, "the schedule's, by times of tasks"},
-		{p.uneven - p.even, "as stages are longer than others"}, {p.took - p.uneven, "as rows come late"}} {
+		{p.uneven - p.even, "as stages are longer than others"},
+		{p.took - p.uneven - p.between, "as rows come late"},
+		{p.between, "as a host comes late between two tasks"},
+		{p.computed - one.times.micros*share, "as tasks take longer than on one rank"},
+		{m.times.update - one.times.update*share, "as the update takes longer"}} {
 		fmt.Fprintf(tab, "\t%.3f\t\t    %s\n", part.seconds/m.step, part.what)
 		left -= part.seconds / m.step
 	}
-	fmt.Fprintf(tab, "\t%.3f\t\t    as tasks, update and pauses take longer than on one rank\n", left)
+	fmt.Fprintf(tab, "\t%.3f\t\t    as pauses between steps do\n", left)
 	fmt.Fprintf(tab, "\t\t\t    tasks of each stage take %s ms\n", p.tasks)
+	one.printStep(tab, "one rank")
+	m.printStep(tab, fmt.Sprintf("%d ranks", m.ranks.Ranks))
+}
+
+// printStep adds a row of what a step takes.
+func (m onMesh) printStep(tab io.Writer, who string) {
+	ms := func(seconds float64) string { return fmt.Sprintf("%.2f", 1e3*seconds) }
+	fmt.Fprintf(tab, "\t\t\t    a step of %s takes %s ms: micro-batches %s, update %s, the pause behind it %s\n", who,
+		ms(m.step), ms(m.times.micros), ms(m.times.update), ms(m.step-m.times.micros-m.times.update))
 }

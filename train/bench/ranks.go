@@ -47,7 +47,8 @@ type onMesh struct {
 	bubble        float64 // by its schedule
 	train, sample float64 // tokens a second of training steps and of answers
 	step          float64 // seconds of a training step
-	times         pipelineTimes
+	times         stepTimes
+	pipeline      pipelineTimes
 	share         float64 // largest of a mixture's rows that one rank's experts had in training; 0: experts are not cut
 	bytes         int     // of the device that holds most
 	planned       int     // likewise, by plan of training
@@ -357,7 +358,7 @@ func (m *onMesh) timeSteps(ctx context.Context, w *parallel.World, t *trainer.Tr
 		return err
 	}
 	w.Tallies()
-	tasks := t.TimeTasks()
+	times := t.TimeSteps()
 	began, tokens := time.Now(), 0
 	for n := range steps {
 		if err := ctx.Err(); err != nil {
@@ -368,8 +369,10 @@ func (m *onMesh) timeSteps(ctx context.Context, w *parallel.World, t *trainer.Tr
 	err := wait()
 	m.step = time.Since(began).Seconds() / float64(steps)
 	m.train = float64(tokens) / m.step / float64(steps)
+	ranks := times()
+	m.times = stepTimesOf(ranks)
 	if m.ranks.Stages > 1 {
-		m.times = timesOf(s.Pipeline.Schedule, setup.Chunks(s), steps, tasks())
+		m.pipeline = timesOf(s.Pipeline.Schedule, setup.Chunks(s), steps, ranks)
 	}
 	for _, of := range w.Tallies() {
 		m.share = max(m.share, of.Share)

@@ -26,7 +26,7 @@ type pipeline struct {
 	free     [][]*inFlight    // by chunk: that have no micro-batch any more, the first to end first
 	boxes    [][]*box         // likewise
 	copies   []*kernels.Arena // empty ones, for gradients of weights that are put off
-	clock    *taskClock
+	clock    *stepClock
 }
 
 // passing is a micro-batch in a chunk of blocks.
@@ -46,8 +46,11 @@ func (t *Trainer) runPipeline(r *parallel.Rank, m *model.Model, by portion, micr
 			done[i] = MicroBatch{batchPart: b, logprob: r.Stack.New(kernels.F32, 1, b.rows())}
 		}
 	}
-	for _, task := range p.tasks.Ranks[r.ID] {
-		p.compute(task)
+	last := p.tasks.LastBackward(r.ID)
+	for i, task := range p.tasks.Ranks[r.ID] {
+		if p.compute(task); i == last && by.last {
+			m.SendHeadGrad(r)
+		}
 	}
 	p.close()
 	return own
@@ -75,8 +78,8 @@ func (t *Trainer) ahead() int { return max(t.PipelineAhead, 1) }
 func (p *pipeline) streams() bool { return p.tasks.Name == schedule.Stream }
 
 func (p *pipeline) compute(task schedule.Task) {
-	p.clock.begin(task)
-	defer p.clock.end()
+	p.clock.beginTask(task)
+	defer p.clock.endTask()
 	switch task.Kind {
 	case schedule.Forward:
 		p.forward(task)
@@ -153,7 +156,7 @@ func (p *pipeline) backward(task schedule.Task) {
 		p.end(task)
 	}
 	if st.Last() && p.streams() {
-		p.done[task.Micro].read(p.r)
+		p.done[task.Micro].readLater(p.r)()
 		p.r.Stack.Release(p.empty)
 	}
 	if !st.First() {

@@ -6,69 +6,113 @@ import (
 	"lockstep/parallel/schedule"
 )
 
+// RankTimes is when a rank computed what, in seconds by the clock of its device.
+type RankTimes struct {
+	Steps []StepTime
+	Tasks []TaskTime // of a pipeline, of all steps
+}
+
+// StepTime is when a rank began with the first micro-batch of a step, when it had computed the last, and when it had
+// updated its weights.
+type StepTime struct{ From, Computed, To float64 }
+
 // TaskTime is when a rank of a pipeline began to wait for what a task reads, when that was there, and when the task
-// ended: seconds by the clock of the rank's device.
+// ended.
 type TaskTime struct {
 	schedule.Task
 	From, Ready, To float64
 }
 
-// TimeTasks makes the ranks of a pipeline note the times of tasks, until the function that it returns is called, when
-// the devices have done them. That gives them by rank, in order, of all steps between.
-func (t *Trainer) TimeTasks() (end func() [][]TaskTime) {
-	ticks := make([][]taskTicks, t.Rank.Size)
+// TimeSteps makes the ranks note the times of steps, and those of a pipeline of tasks, until the function that it
+// returns is called, when the devices have done them. That gives them by rank, in order, of all steps between.
+func (t *Trainer) TimeSteps() (end func() []RankTimes) {
+	ticks := make([]rankTicks, t.Rank.Size)
 	t.ticks = ticks
-	return func() [][]TaskTime {
+	return func() []RankTimes {
 		t.ticks = nil
-		times := make([][]TaskTime, len(ticks))
-		for rank, list := range ticks {
-			for _, k := range list {
-				since := func(tick kernels.Tick) float64 { return tick.Since(list[0].from) }
-				times[rank] = append(times[rank], TaskTime{k.Task, since(k.from), since(k.ready), since(k.to)})
+		times := make([]RankTimes, len(ticks))
+		for rank, of := range ticks {
+			since := func(tick kernels.Tick) float64 { return tick.Since(of.steps[0].from) }
+			for _, k := range of.steps {
+				times[rank].Steps = append(times[rank].Steps, StepTime{since(k.from), since(k.computed), since(k.to)})
+			}
+			for _, k := range of.tasks {
+				times[rank].Tasks = append(times[rank].Tasks, TaskTime{k.Task, since(k.from), since(k.ready), since(k.to)})
 			}
 		}
 		return times
 	}
 }
 
+// rankTicks are what one rank has noted.
+type rankTicks struct {
+	steps []stepTicks
+	tasks []taskTicks
+	begun bool // the next step has
+	from  kernels.Tick
+}
+
+type stepTicks struct{ from, computed, to kernels.Tick }
+
 type taskTicks struct {
 	schedule.Task
 	from, ready, to kernels.Tick
 }
 
-// taskClock notes the times of one rank; nil: it does not.
-type taskClock struct {
+// stepClock notes the times of one rank; nil: it does not.
+type stepClock struct {
 	device kernels.Transfers
-	to     *[]taskTicks
-	now    taskTicks
+	ticks  *rankTicks
+	task   taskTicks // at hand
 }
 
-func (t *Trainer) clock(r *parallel.Rank) *taskClock {
-	if t.ticks == nil {
+func (t *Trainer) clock(r *parallel.Rank) *stepClock {
+	if t.ticks == nil || r.Transfers == nil {
 		return nil
 	}
-	return &taskClock{device: r.Transfers, to: &t.ticks[r.ID]}
+	return &stepClock{device: r.Transfers, ticks: &t.ticks[r.ID]}
 }
 
-// begin is called before a task waits for anything.
-func (c *taskClock) begin(task schedule.Task) {
+// begin is called before the first micro-batch of a step is enqueued, and before others.
+func (c *stepClock) begin() {
+	if c != nil && !c.ticks.begun {
+		c.ticks.begun, c.ticks.from = true, c.device.Tick()
+	}
+}
+
+// update is called between the last micro-batch of a step and its update. It returns what is called behind that.
+func (c *stepClock) update() (end func()) {
+	if c == nil {
+		return func() {}
+	}
+	c.begin()
+	computed := c.device.Tick()
+	return func() {
+		c.ticks.steps = append(c.ticks.steps, stepTicks{c.ticks.from, computed, c.device.Tick()})
+		c.ticks.begun = false
+	}
+}
+
+// beginTask is called before a task waits for anything.
+func (c *stepClock) beginTask(task schedule.Task) {
 	if c != nil {
+		c.begin()
 		from := c.device.Tick()
-		c.now = taskTicks{Task: task, from: from, ready: from}
+		c.task = taskTicks{Task: task, from: from, ready: from}
 	}
 }
 
 // arrived is called when what comes from another rank is waited for.
-func (c *taskClock) arrived() {
+func (c *stepClock) arrived() {
 	if c != nil {
-		c.now.ready = c.device.Tick()
+		c.task.ready = c.device.Tick()
 	}
 }
 
-// end is called behind a task.
-func (c *taskClock) end() {
+// endTask is called behind a task.
+func (c *stepClock) endTask() {
 	if c != nil {
-		c.now.to = c.device.Tick()
-		*c.to = append(*c.to, c.now)
+		c.task.to = c.device.Tick()
+		c.ticks.tasks = append(c.ticks.tasks, c.task)
 	}
 }

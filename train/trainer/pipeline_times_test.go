@@ -11,6 +11,21 @@ import (
 	"lockstep/train/trainer"
 )
 
+// checkSteps holds that tasks of two steps are within them, and their updates behind them.
+func checkSteps(t *testing.T, rank int, steps []trainer.StepTime, tasks []trainer.TaskTime) {
+	t.Helper()
+	if len(steps) != 2 {
+		t.Fatalf("rank %d has noted %d steps, want 2", rank, len(steps))
+	}
+	each := len(tasks) / 2
+	for i, st := range steps {
+		first, last := tasks[i*each], tasks[(i+1)*each-1]
+		if first.From < st.From || st.Computed < last.To || st.To <= st.Computed || i > 0 && st.From < steps[i-1].To {
+			t.Errorf("rank %d, step %d: %+v for tasks from %g to %g", rank, i, st, first.From, last.To)
+		}
+	}
+}
+
 // The ranks of a pipeline note the tasks of each step in their order, one behind the other. The second one waits for
 // its first rows at least, the first one for none.
 func TestTimeTasks(t *testing.T) {
@@ -21,12 +36,14 @@ func TestTimeTasks(t *testing.T) {
 	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}, {sequence(2, 7)}, {sequence(5, 9)}})
 	tasks := schedule.New(schedule.ZeroBubble, 2, 1, 1, len(batch.Packs))
 	onRanks(t, s, 2, 1, false, func(_ *parallel.Rank, _ model.Replicas, tr *trainer.Trainer) {
-		end := tr.TimeTasks()
+		end := tr.TimeSteps()
 		tr.Step(1, batch)
 		tr.Step(2, batch)
 		times := end()
 		tr.Step(3, batch)
-		for rank, list := range times {
+		for rank, of := range times {
+			list := of.Tasks
+			checkSteps(t, rank, of.Steps, list)
 			if n := len(tasks.Ranks[rank]); len(list) != 2*n {
 				t.Fatalf("rank %d has noted %d tasks, want %d twice", rank, len(list), n)
 			}

@@ -38,7 +38,8 @@ type MicroBatch struct {
 // rankStep is a rank's part of a portion: of each round of places, one for each rank, its own, and behind the last
 // portion of a step the update of its shards. Rounds are summed in the order of ranks, so gradients are sums over
 // segments in the order of packs. Interleaved, consecutive rounds are on the rank's lanes. What its micro-batches
-// measured is written to done, by place.
+// measured is written to done, by place. It returns when that and the norms are known: weights may still be updated,
+// and what the host does until the next step is behind that.
 func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by portion, micros [][][]Sample, places []place,
 	done []MicroBatch) (norm, indexerNorm float64) {
 	if by.first {
@@ -54,17 +55,23 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by portion, micros 
 		own = t.rounds(r, m, by, micros, places, done)
 	}
 	m.UseAll(r)
+	var measured []func()
+	for _, i := range own {
+		if places[i] != hole {
+			measured = append(measured, done[i].readLater(r))
+		}
+	}
 	readNorms := func() (own, indexers float64) { return 0, 0 }
 	if by.last {
+		updated := t.clock(r).update()
 		m.FinishGradients(r)
 		readNorms = t.update(r, m, by.stepRates)
+		updated()
 	} else {
 		m.RestGradients(r, t.lastRank(len(places), r.Size))
 	}
-	for _, i := range own {
-		if places[i] != hole {
-			done[i].read(r)
-		}
+	for _, wait := range measured {
+		wait()
 	}
 	return readNorms()
 }
@@ -189,12 +196,14 @@ func firstRows(micros [][][]Sample, next int) []int {
 	return first
 }
 
-// read copies what the micro-batch measured to the host.
-func (m *MicroBatch) read(r *parallel.Rank) {
-	m.known = parallel.Download[float32](r, m.logprob)
+// readLater begins to copy what the micro-batch measured to the host, and returns what waits for that alone.
+func (m *MicroBatch) readLater(r *parallel.Rank) (wait func()) {
+	known := parallel.DownloadLater[float32](r, m.logprob)
+	kl := func() []float32 { return nil }
 	if m.indexers != nil {
-		m.kl = parallel.Download[float32](r, m.indexers.KL)
+		kl = parallel.DownloadLater[float32](r, m.indexers.KL)
 	}
+	return func() { m.known, m.kl = known(), kl() }
 }
 
 // Update takes the optimizer's step alone on the only rank, at a rate of 0, with the gradients that are there.
@@ -215,6 +224,7 @@ func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
 
 // forwardBackward computes a share. What each task leaves lies on the rank's stack.
 func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, w share) []MicroBatch {
+	t.clock(r).begin()
 	done := make([]MicroBatch, len(w.tasks))
 	for i, of := range w.tasks {
 		if of.of != nil {

@@ -19,7 +19,7 @@ type Trainer struct {
 	Observe func(b *Batch) // gets each micro-batch of a step, with its log-probabilities, in order; may be nil
 
 	world *parallel.World // nil: Rank is alone
-	ticks [][]taskTicks   // see TimeTasks; nil: none are noted
+	ticks []rankTicks     // see TimeSteps; nil: none are noted
 	open  *Feed           // a step that has packs and is not taken yet; nil: none
 }
 

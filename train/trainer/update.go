@@ -15,10 +15,11 @@ type part struct {
 	ws     []optim.Weights
 	clip   kernels.Tensor // F32 [1, 2]: their norm and the factor of their gradients
 	update *optim.Update
+	norm   func() []float32 // waits for the norm of the gradients; nil: there are none
 }
 
-// update takes the optimizer's step, or begins it where it is deferred. The norms of the weights' gradients and of the
-// indexers' are read when norms is called; 0: there are none.
+// update takes the optimizer's step, or begins it where it is deferred. norms waits for the norms of the weights'
+// gradients and of the indexers', and not for the weights; 0: there are none.
 func (t *Trainer) update(r *parallel.Rank, m *model.Model, by stepRates) (norms func() (own, indexers float64)) {
 	own, indexers := trained(m)
 	parts := [2]part{{shards: own}, {shards: indexers}}
@@ -35,6 +36,7 @@ func (t *Trainer) update(r *parallel.Rank, m *model.Model, by stepRates) (norms 
 			p.clip = r.Stack.New(kernels.F32, 1, 2)
 		}
 		p.update = t.Optimizer.Begin(r, p.ws, p.clip, scale, lr, by.step)
+		p.norm = parallel.DownloadLater[float32](r, p.clip.ColRange(0, 1))
 		if !kept || !t.Defer {
 			p.apply(r, m)
 		}
@@ -49,7 +51,7 @@ func (t *Trainer) update(r *parallel.Rank, m *model.Model, by stepRates) (norms 
 	default:
 		m.AwaitOwners(r)
 	}
-	return func() (own, indexers float64) { return parts[0].norm(r), parts[1].norm(r) }
+	return func() (own, indexers float64) { return parts[0].known(), parts[1].known() }
 }
 
 // leastCopied is how many bytes of weights are copied at once: fewer would cost the host more than they hide.
@@ -78,12 +80,12 @@ func (p part) ahead(r *parallel.Rank, from, to int, share float64) {
 	}
 }
 
-// norm is that of the gradients.
-func (p part) norm(r *parallel.Rank) float64 {
-	if len(p.shards) == 0 {
+// known is the norm of the gradients.
+func (p part) known() float64 {
+	if p.norm == nil {
 		return 0
 	}
-	return float64(parallel.Download[float32](r, p.clip.ColRange(0, 1))[0])
+	return float64(p.norm()[0])
 }
 
 // deferParts leaves the updates to the next step, of both parts one after the other.
