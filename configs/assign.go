@@ -41,8 +41,8 @@ func (f *field) assign(s *Shape, v any) error {
 	case reflect.String:
 		return f.assignString(to, v)
 	case reflect.Slice:
-		if to.Type().Elem().Kind() == reflect.Int {
-			return f.assignIntegers(to, v)
+		if to.Type().Elem().Kind() == reflect.Float64 {
+			return f.assignNumbers(to, v)
 		}
 		return assignList(to, v)
 	case reflect.Map:
@@ -117,22 +117,22 @@ func assignList(to reflect.Value, v any) error {
 	return nil
 }
 
-// assignIntegers accepts a list of integers of the field's range.
-func (f *field) assignIntegers(to reflect.Value, v any) error {
+// assignNumbers accepts a list of numbers of the field's range.
+func (f *field) assignNumbers(to reflect.Value, v any) error {
 	items, ok := v.([]any)
 	if !ok {
-		return mistyped(v, "a list of integers")
+		return mistyped(v, "a list of numbers")
 	}
-	var list []int
+	var list []float64
 	for i, item := range items {
-		n, ok := item.(int64)
+		x, ok := number(item)
 		if !ok {
-			return fmt.Errorf("item %d: %w", i+1, mistyped(item, "an integer"))
+			return fmt.Errorf("item %d: %w", i+1, mistyped(item, "a number"))
 		}
-		if !f.within.holds(float64(n)) {
-			return fmt.Errorf("item %d is %d, want %v", i+1, n, f.within)
+		if !f.within.holds(x) {
+			return fmt.Errorf("item %d is %v, want %v", i+1, x, f.within)
 		}
-		list = append(list, int(n))
+		list = append(list, x)
 	}
 	to.Set(reflect.ValueOf(list))
 	return nil

@@ -61,6 +61,7 @@ func overrideFor(f *field, text string) any {
 	v := overrideValue(text)
 	_, isString := v.(string)
 	_, isBool := v.(bool)
+	_, isNumber := number(v)
 	switch {
 	case isBool && f.bools != nil:
 		return v
@@ -69,7 +70,7 @@ func overrideFor(f *field, text string) any {
 	case f.typ.Kind() == reflect.Slice && isString && text == "":
 		return []any{}
 	case f.typ.Kind() != reflect.Slice:
-	case f.typ.Elem().Kind() == reflect.Int && (isString || kindOf(v) == "an integer"):
+	case f.typ.Elem().Kind() == reflect.Float64 && (isString || isNumber):
 		return overrideItems(text, overrideValue)
 	case isString:
 		return overrideItems(v.(string), func(item string) any { return item })

@@ -61,7 +61,7 @@ func literal(v any) string {
 		return text
 	case []string:
 		return list(v)
-	case []int:
+	case []float64:
 		return list(v)
 	case []any:
 		return list(v)

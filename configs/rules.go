@@ -5,6 +5,7 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -195,6 +196,10 @@ var rules = []rule{
 		}
 		return when(have != stages*chunks, fmt.Sprintf("has %d numbers, want one for each of %d stages of %d chunks",
 			have, stages, chunks))
+	}},
+	{[]string{"pipeline.blocks"}, func(s *Shape) string {
+		odd := slices.IndexFunc(s.Pipeline.Blocks, func(n float64) bool { return 2*n != math.Trunc(2*n) })
+		return when(odd >= 0, "has a stage that ends within a half of a block, want multiples of 0.5")
 	}},
 	{[]string{"pipeline.schedule", "run.packs", "run.micro_batch"}, func(s *Shape) string {
 		stages := s.Parallel.Stages

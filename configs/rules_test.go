@@ -94,6 +94,8 @@ func TestRuleBounds(t *testing.T) {
 		{piped("parallel.stages=4", "pipeline.ahead=2", "pipeline.schedule=stream"),
 			"is of pipeline.schedule = \"1f1b\" or \"zero-bubble\", set one of these"},
 		{piped("parallel.stages=4", "pipeline.blocks=1,2,3,1"), ""},
+		{piped("parallel.stages=4", "pipeline.blocks=1.5,2,0.5,3"), ""},
+		{piped("parallel.stages=4", "pipeline.blocks=1.75,2.25,3,1"), "ends within a half of a block"},
 		{piped("parallel.stages=0", "pipeline.blocks=1,2"), "has 2 numbers, want one for each of 4 stages of 1 chunks"},
 		{piped("parallel.ranks=0", "parallel.stages=0", "pipeline.blocks=1,2"), ""}, // the machine's GPUs may be two
 		{piped("parallel.stages=4", "pipeline.blocks=1,2,3,1", "pipeline.schedule=interleaved", "run.packs=4",

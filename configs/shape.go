@@ -398,11 +398,12 @@ type Pipeline struct {
 	Ahead int `toml:"ahead" default:"1" range:"[1,64]"`
 	// of blocks, that each rank has by the interleaved schedule
 	Chunks int `toml:"chunks" default:"2" range:"[2,64]"`
-	// blocks of each stage, in order, as [7, 5], interleaved of first a chunk of each rank; empty: so that the longest
-	// rank is as short as can be, by the plan's times of blocks, embedding and head
-	Blocks []int `toml:"blocks" range:"[1,65536]"`
+	// blocks of each stage, in order, as [7, 5], interleaved of first a chunk of each rank; a half is the attention of
+	// a block, or what follows it: [6.5, 5.5]. Empty: so that a step ends as soon as can be, by the plan's times of
+	// blocks, embedding and head
+	Blocks []float64 `toml:"blocks" range:"[0.5,65536]"`
 
-	Planned []int `toml:"-"` // blocks of each stage by the plan, where Blocks does not say
+	Planned []float64 `toml:"-"` // blocks of each stage by the plan, where Blocks does not say
 }
 
 // Offload keeps what a device does not hold in pinned memory of the host.

@@ -1,6 +1,9 @@
 package model
 
 import (
+	"fmt"
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -107,6 +110,60 @@ func (saved BlockSaved) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
 		s.norm.Backward(r, d, s.Layer.Backward(r, d, b), b, &s.Norm)
 		r.Stack.Release(mark)
 	}
+}
+
+// halve makes two blocks of block i: its first sublayer, attention of some kind or a recurrence, and what follows. A
+// stage of a pipeline may end between them. Nothing that either computes depends on it.
+func (m *Model) halve(i int) error {
+	bl := m.Blocks[i]
+	if len(bl) < 2 {
+		return fmt.Errorf("pipeline.blocks: block %d of %s is one layer, and has no halves: set whole numbers",
+			m.Layer(i), m.Family)
+	}
+	second := slices.Index(m.Params, bl[1].Norm.W) // parameters are in the order of the graph
+	for k, p := range m.Params {
+		if p.unit > blockUnit(i) || p.unit == blockUnit(i) && k >= second {
+			p.unit++
+		}
+	}
+	m.Blocks = slices.Concat(m.Blocks[:i], []Block{bl[:1], bl[1:]}, m.Blocks[i+1:])
+	for k := range m.halves {
+		if m.halves[k] > i {
+			m.halves[k]++
+		}
+	}
+	m.halves = append(m.halves, i)
+	slices.Sort(m.halves)
+	return nil
+}
+
+// HalveBlocks halves all blocks that have halves, to time them.
+func (m *Model) HalveBlocks() {
+	for i := len(m.Blocks) - 1; i >= 0; i-- {
+		if len(m.Blocks[i]) > 1 {
+			if err := m.halve(i); err != nil {
+				panic(err)
+			}
+		}
+	}
+}
+
+// Layer is the number that block i has in config.json, where the halves of a block are one.
+func (m *Model) Layer(i int) int {
+	before, _ := slices.BinarySearch(m.halves, i) // blocks whose second half comes before i, or is it
+	return i - before
+}
+
+// BlocksOf is how many blocks of config.json the blocks [from, to) are.
+func (m *Model) BlocksOf(from, to int) (n float64) {
+	for i := from; i < to; i++ {
+		if _, first := slices.BinarySearch(m.halves, i); first || i > 0 && m.Layer(i) == m.Layer(i-1) {
+			n += 0.5
+		} else {
+			n++
+		}
+	}
+	return n
 }
 
 // mixer is the sublayer that keeps a cache, nil where there is none.

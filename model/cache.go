@@ -104,7 +104,7 @@ func (m *Model) NewCache(mem *kernels.Arena, s CacheSize) *Cache {
 	c := &Cache{Layers: make([]LayerCache, len(m.Blocks)), Size: s}
 	for i, bl := range m.Blocks {
 		if mixer := bl.mixer(); mixer != nil {
-			c.Layers[i] = mixer.NewCache(mem, s)
+			c.Layers[m.Layer(i)] = mixer.NewCache(mem, s)
 		}
 	}
 	return c

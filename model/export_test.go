@@ -31,3 +31,6 @@ func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 	}
 	return values
 }
+
+// Block is the block that computes with the parameter.
+func (p *Param) Block() int { return p.unit - blockUnit(0) }

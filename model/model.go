@@ -58,6 +58,7 @@ type Model struct {
 	sharded  *shardedWeights   // nil: no weight is copied from other ranks
 	stages   []Stage           // of the ranks of a pipeline, first a chunk of each; nil: there is none
 	chunks   int               // of blocks that each rank of a pipeline has
+	halves   []int             // blocks that are the first half of one of config.json, ascending: see halve
 	first    *Model            // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
 	rank     int               // whose model this is, where weights are cut
 

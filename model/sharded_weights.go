@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"lockstep/kernels"
@@ -165,7 +166,7 @@ func (m *Model) Placement() (text string) {
 			text += fmt.Sprintf(" of %d chunks", m.chunks)
 		}
 		for i, st := range m.stages {
-			text += fmt.Sprintf("%s %d", []string{":", ","}[min(i, 1)], st.To-st.From)
+			text += fmt.Sprintf("%s %g", []string{":", ","}[min(i, 1)], m.BlocksOf(st.From, st.To))
 		}
 	case sharded:
 		text = "weights sharded"
@@ -184,6 +185,11 @@ func (m *Model) cut(o Options) error {
 		l.place = i
 	}
 	if o.home != nil {
+		for _, i := range o.home.halves {
+			if err := m.halve(i); err != nil {
+				return err
+			}
+		}
 		for i, p := range m.Params {
 			of := o.home.Params[i]
 			p.home, p.split, p.staged = of.home, of.split, of.staged
@@ -262,7 +268,7 @@ func (m *Model) cutBlocks(ranks []kernels.Device) {
 
 // cutStages gives each rank consecutive blocks of a pipeline, or chunks of them: so many as cut says, or, where that is
 // nil, so that the longest of all is as short as can be.
-func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int, cut []int) error {
+func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int, cut []float64) error {
 	if stages != len(ranks) {
 		return fmt.Errorf("parallel.stages: want 1, or one for each of %d ranks: several pipelines next to one "+
 			"another are not supported", len(ranks))
@@ -279,21 +285,14 @@ func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int, cut []int)
 		return fmt.Errorf("parallel.stages: keys that an indexer of %s has selected are not sent to the next stage: "+
 			"set 1", m.Family)
 	}
-	if len(cut) == 0 {
-		cut = schedule.Even(m.blockCosts(), stages*chunks)
-	}
-	n := 0
-	for _, blocks := range cut {
-		n += blocks
-	}
-	if n != len(m.Blocks) || len(cut) != stages*chunks {
-		return fmt.Errorf("pipeline.blocks: %v are %d blocks, and %s has %d in %d stages of %d chunks: change it or "+
-			"leave it out", cut, n, m.Family, len(m.Blocks), stages, chunks)
+	ends, err := m.stageEnds(cut, stages, chunks)
+	if err != nil {
+		return err
 	}
 	list, from := m.blockParams(), 0
 	m.chunks = chunks
-	for i, blocks := range cut {
-		i, to := i%stages, from+blocks
+	for i, to := range ends {
+		i := i % stages
 		for _, p := range slices.Concat(list[from:to]...) {
 			p.home, p.staged = []weightHome{p.newHome(i, ranks[i], p.W.Groups)}, true
 		}
@@ -301,6 +300,36 @@ func (m *Model) cutStages(ranks []kernels.Device, stages, chunks int, cut []int)
 		from = to
 	}
 	return nil
+}
+
+// stageEnds is the block behind each chunk of a pipeline that has so many blocks. It halves blocks in which one ends.
+func (m *Model) stageEnds(cut []float64, stages, chunks int) (ends []int, err error) {
+	if len(cut) == 0 {
+		for _, blocks := range schedule.Even(m.blockCosts(), stages*chunks) {
+			cut = append(cut, float64(blocks))
+		}
+	}
+	n := 0.0
+	for _, blocks := range cut {
+		n += blocks
+	}
+	if n != float64(len(m.Blocks)) || len(cut) != stages*chunks {
+		return nil, fmt.Errorf("pipeline.blocks: %v are %g blocks, and %s has %d in %d stages of %d chunks: change it "+
+			"or leave it out", cut, n, m.Family, len(m.Blocks), stages, chunks)
+	}
+	n = 0
+	for _, blocks := range cut {
+		n += blocks
+		at := int(n) + len(m.halves)
+		if n != math.Trunc(n) {
+			if err := m.halve(at); err != nil {
+				return nil, err
+			}
+			at++
+		}
+		ends = append(ends, at)
+	}
+	return ends, nil
 }
 
 // blockCosts is how many weights a row is multiplied with in each block; in the last one with the head's too.

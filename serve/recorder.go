@@ -52,7 +52,7 @@ func newRecorder(dev kernels.Device, m *model.Model) *recorder {
 	}
 	for i, bl := range m.Blocks {
 		for _, sub := range bl {
-			rec.modules[sub.Norm.W.W.Data] = fmt.Sprintf("block %d / %s", i,
+			rec.modules[sub.Norm.W.W.Data] = fmt.Sprintf("block %d / %s", m.Layer(i),
 				strings.ToLower(reflect.TypeOf(sub.Layer).Elem().Name()))
 			for _, l := range sub.Layer.Linears() {
 				if l.W.W.Groups == 1 && l.W.Q == nil {

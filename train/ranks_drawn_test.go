@@ -23,15 +23,16 @@ type drawnFamily struct {
 	experts int                  // of a mixture; 0: there is none
 	divides func(ranks int) bool // whether a context of so many ranks divides its heads
 	blocks  int                  // that stages of a pipeline may have; 0: it is refused
+	halves  bool                 // a stage may end within any of them
 }
 
 // Whatever the family, the mode, the ranks, the micro-batch, what is recomputed, where weights lie and when copies are
 // carried out: a run ends in the files of one rank that keeps everything.
 func TestRanksDrawn(t *testing.T) {
 	families, alone := drawnFamilies(t), map[string]string{}
-	// runs whose experts are on several ranks, those with several segments in a micro-batch, those of two lanes, and
-	// those whose packs are divided over ranks, those of a pipeline, and of them those with chunks
-	split, several, lanes, contexts, stages, chunks := 0, 0, 0, 0, 0, 0
+	// runs whose experts are on several ranks, those with several segments in a micro-batch, those of two lanes, those
+	// whose packs are divided over ranks, those of a pipeline, and of them those with chunks and with halves of blocks
+	split, several, lanes, contexts, stages, chunks, halves := 0, 0, 0, 0, 0, 0, 0
 	for i := 0; *drawnRuns < 0 || i < *drawnRuns; i++ {
 		rng := rand.New(rand.NewPCG(uint64(i), 4))
 		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
@@ -65,6 +66,13 @@ func TestRanksDrawn(t *testing.T) {
 			if by == "zero-bubble" || by == "1f1b" {
 				mesh = append(mesh, fmt.Sprintf("pipeline.ahead=%d", 1+i%3))
 			}
+			if f.halves && by != "interleaved" && i%8 == 3 {
+				ranks = 2
+				first := 0.5 * float64(1+rng.IntN(2*f.blocks-1))
+				mesh[0] = "parallel.ranks=2"
+				mesh = append(mesh, fmt.Sprintf("pipeline.blocks=%g,%g", first, float64(f.blocks)-first))
+				halves++
+			}
 			stages++
 		} else if f.experts >= ranks && rng.IntN(3) > 0 {
 			mesh = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks))
@@ -93,10 +101,10 @@ func TestRanksDrawn(t *testing.T) {
 		}
 	}
 	if n := *drawnRuns; split < n/7 || several < split/3 || lanes < split/6 || contexts < n/7 || stages < n/9 ||
-		chunks < stages/8 {
+		chunks < stages/8 || halves < stages/8 {
 		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes, %d packs "+
-			"over several ranks, %d stages and %d of them chunks: the test shows little", split, n, several, lanes,
-			contexts, stages, chunks)
+			"over several ranks, %d stages, %d of them chunks and %d parted blocks: the test shows little", split, n,
+			several, lanes, contexts, stages, chunks, halves)
 	}
 }
 
@@ -108,9 +116,10 @@ func drawnFamilies(t *testing.T) (list []drawnFamily) {
 		f := drawnFamily{dir: dir, divides: func(ranks int) bool { return m.CheckContext(ranks) == nil }}
 		forms := []string{"auto"}
 		if !strings.HasPrefix(filepath.Base(dir), "glm5") {
-			f.blocks = len(m.Blocks)
+			f.blocks, f.halves = len(m.Blocks), true
 		}
 		for _, bl := range m.Blocks {
+			f.halves = f.halves && len(bl) > 1
 			for _, sub := range bl {
 				switch l := sub.Layer.(type) {
 				case *model.MoE:

@@ -140,15 +140,17 @@ func pipelinesOf(name string) map[string]int {
 	case "indexer", "dense", "rows":
 		return nil
 	case "full", "micro":
-		return map[string]int{"pipeline.schedule=1f1b": 2}
+		return map[string]int{"pipeline.schedule=1f1b pipeline.blocks=1,1": 2,
+			"pipeline.schedule=1f1b pipeline.blocks=1.5,0.5": 2}
 	case "tied", "grpo", "qat fp8":
-		return map[string]int{"pipeline.schedule=stream": 2}
+		return map[string]int{"pipeline.schedule=stream pipeline.blocks=0.5,1.5": 2}
 	case "dense lora": // has two blocks for each of two ranks
 		return map[string]int{"pipeline.schedule=1f1b pipeline.ahead=2": 4, "pipeline.schedule=zero-bubble": 2,
-			"pipeline.schedule=zero-bubble run.recompute=none pipeline.blocks=1,3 pipeline.ahead=3": 2,
+			"pipeline.schedule=zero-bubble run.recompute=none pipeline.blocks=1.5,2.5 pipeline.ahead=3": 2,
 			"pipeline.schedule=interleaved": 2}
 	case "pairs", "stale":
-		return map[string]int{"pipeline.schedule=zero-bubble": 2, "pipeline.schedule=interleaved " + fourBlocks: 2}
+		return map[string]int{"pipeline.schedule=zero-bubble": 2,
+			"pipeline.schedule=interleaved pipeline.blocks=0.5,1.5,1.5,0.5 " + fourBlocks: 2}
 	}
 	return map[string]int{"pipeline.schedule=zero-bubble": 2}
 }

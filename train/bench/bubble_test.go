@@ -81,7 +81,8 @@ func TestPipelineTimesOfChunks(t *testing.T) {
 		at := 0
 		for _, sp := range list {
 			ranks[rank].Tasks = append(ranks[rank].Tasks, trainer.TaskTime{Task: sp.Task,
-				From: float64(at) / nanoseconds, Ready: float64(sp.From) / nanoseconds, To: float64(sp.To) / nanoseconds})
+				From: float64(at) / nanoseconds, Ready: float64(sp.From) / nanoseconds,
+				To: float64(sp.To) / nanoseconds})
 			at = sp.To
 		}
 	}

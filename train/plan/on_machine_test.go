@@ -35,7 +35,7 @@ func cpuMachine(gib float64) configs.Machine {
 func TestPlanForMachine(t *testing.T) {
 	for i, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8",
 		"model.config.num_key_value_heads=2", "definition.segment=64", "model.config.num_hidden_layers=5",
-		"pipeline.schedule=zero-bubble"},
+		"pipeline.schedule=zero-bubble", "pipeline.blocks=1.5,1,1,1.5"},
 		{"run.recompute=full", "run.micro_batch=2", "run.packs=8", "offload.optimizer=true",
 			"offload.activations=true", "model.config.num_hidden_layers=6"},
 		append(testshape.RL(), "run.micro_batch=2", "lora.rank=4", "model.weights=int4", "rl.kl_coef=0.1")} {
@@ -59,7 +59,7 @@ func TestPlanForMachine(t *testing.T) {
 		for i, m := range o.Meshes {
 			set := append([]string{"device.kind=cpu"}, m.set()...)
 			if m.Stages == 1 { // has no schedule
-				set = append(set, "pipeline.schedule=1f1b")
+				set = append(set, "pipeline.schedule=1f1b", "pipeline.blocks=")
 			}
 			s, err := tiny(more...)(set...)
 			if err != nil {

@@ -48,7 +48,8 @@ func TestPlanOfPipeline(t *testing.T) {
 		}
 		return list
 	}
-	one, p := work(open())[0], open("parallel.ranks=4", "parallel.stages=0")
+	one, p := work(open())[0], open("parallel.ranks=4", "parallel.stages=0",
+		"pipeline.blocks=2,1,1,1")
 	sum, longest, exchanges := 0.0, 0.0, 0.0
 	stages := work(p)
 	for _, w := range stages {
@@ -154,7 +155,7 @@ func checkFullest(t *testing.T, p *Plan) {
 func TestCutByTime(t *testing.T) {
 	machine := round
 	machine.Memory = configs.MachineMemory{Usable: 64, Host: 64}
-	seconds := func(more ...string) (float64, []int) {
+	seconds := func(more ...string) (float64, []float64) {
 		s, err := tiny("run.packs=8", "run.micro_batch=1", "run.recompute=none", "model.config.num_hidden_layers=6",
 			"model.config.vocab_size=2048", "data.eval_samples=0", "parallel.ranks=2", "parallel.stages=2")(append(more,
 			"device.kind=cuda")...)
@@ -173,10 +174,10 @@ func TestCutByTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var have []int
+		var have []float64
 		for rank := range 2 {
 			for _, st := range p.Model.PipelineStages(rank) {
-				have = append(have, st.To-st.From)
+				have = append(have, p.Model.BlocksOf(st.From, st.To))
 			}
 		}
 		return step.Seconds, have
@@ -184,13 +185,20 @@ func TestCutByTime(t *testing.T) {
 	for _, name := range []string{schedule.OneF1B, schedule.ZeroBubble} {
 		by := "pipeline.schedule=" + name
 		planned, cut := seconds(by)
-		for first := 1; first < 6; first++ {
-			took, have := seconds(by, fmt.Sprintf("pipeline.blocks=%d,%d", first, 6-first))
-			if !slices.Equal(have, []int{first, 6 - first}) {
-				t.Errorf("%d blocks are %v", first, have)
+		for first := 0.5; first < 6; first += 0.5 {
+			took, have := seconds(by, fmt.Sprintf("pipeline.blocks=%g,%g", first, 6-first))
+			if !slices.Equal(have, []float64{first, 6 - first}) {
+				t.Errorf("%g blocks are %v", first, have)
 			}
 			if took < 0.99*planned {
 				t.Errorf("%s: %v takes %g s, %v takes %g", name, cut, planned, have, took)
+			}
+		}
+		// a block is parted where stages would be uneven
+		for blocks, want := range map[int][]float64{5: {2.5, 2.5}, 6: {3, 3}} {
+			if _, cut := seconds(by, "model.config.vocab_size=512", fmt.Sprintf("model.config.num_hidden_layers=%d",
+				blocks)); !slices.Equal(cut, want) {
+				t.Errorf("%s: %d blocks and a small head are cut into %v, want %v", name, blocks, cut, want)
 			}
 		}
 	}

@@ -28,13 +28,37 @@ func chooseStages(s *configs.Shape, machine configs.Machine, dev *meta.Device) e
 	if s.Run.Recompute == "full" {
 		p.Keep = p.Model.Everywhere(0)
 	}
-	blocks, err := p.blockTimes(clock{machine, stages})
+	by, c := tasks(s, p.packs()), clock{machine, stages}
+	whole, end, err := p.cut(by, c)
 	if err != nil {
 		return err
 	}
-	s.Pipeline.Planned = schedule.Cut(s.Pipeline.Schedule, stages, chunks, s.Pipeline.Ahead,
-		tasks(s, p.packs()).Micros, blocks)
-	return nil
+	p.Model.HalveBlocks()
+	if p.Keep != nil {
+		p.Keep = p.Model.Everywhere(0)
+	}
+	halves, sooner, err := p.cut(by, c)
+	if s.Pipeline.Planned = whole; float64(sooner) < worthHalves*float64(end) {
+		s.Pipeline.Planned = halves
+	}
+	return err
+}
+
+// worthHalves is how much of a step by whole blocks one that parts a block has to be, at most: the rows between its
+// halves are kept too.
+const worthHalves = 0.99
+
+// cut is how many blocks each stage has, and when a step ends by that.
+func (p *Plan) cut(by schedule.Schedule, c clock) (blocks []float64, end int, err error) {
+	costs, err := p.blockTimes(c)
+	if err != nil {
+		return nil, 0, err
+	}
+	cut, at := schedule.Cut(by.Name, len(by.Ranks), by.Chunks, p.s.Pipeline.Ahead, by.Micros, costs), 0
+	for _, n := range cut {
+		blocks, at = append(blocks, p.Model.BlocksOf(at, at+n)), at+n
+	}
+	return blocks, by.End(schedule.Stages(costs, cut)), nil
 }
 
 // stageMachine is that of a card, or else one H200: stages are cut by the ratios of times, which are much the same on

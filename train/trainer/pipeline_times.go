@@ -33,11 +33,12 @@ func (t *Trainer) TimeSteps() (end func() []RankTimes) {
 		times := make([]RankTimes, len(ticks))
 		for rank, of := range ticks {
 			since := func(tick kernels.Tick) float64 { return tick.Since(of.steps[0].from) }
+			to := &times[rank]
 			for _, k := range of.steps {
-				times[rank].Steps = append(times[rank].Steps, StepTime{since(k.from), since(k.computed), since(k.to)})
+				to.Steps = append(to.Steps, StepTime{since(k.from), since(k.computed), since(k.to)})
 			}
 			for _, k := range of.tasks {
-				times[rank].Tasks = append(times[rank].Tasks, TaskTime{k.Task, since(k.from), since(k.ready), since(k.to)})
+				to.Tasks = append(to.Tasks, TaskTime{k.Task, since(k.from), since(k.ready), since(k.to)})
 			}
 		}
 		return times
