@@ -94,7 +94,7 @@ func TestRanksOnGPUs(t *testing.T) {
 					s.Offload.Optimizer, s.Offload.Ring = true, 0.0001
 				}
 				if s.Parallel = p; p.Stages > 1 {
-					s.Pipeline.Schedule = "zero-bubble"
+					s.Pipeline.Schedule, s.Pipeline.Ahead, s.Pipeline.Blocks = "zero-bubble", 2, []float64{1.5, 0.5}
 				}
 				if err := runDevices(context.Background(), t, s, out, gpus(t, s)); err != nil {
 					t.Fatal(err)

@@ -57,12 +57,35 @@ func (p *Plan) longestStage(c clock, o trainer.Options, packs int) (w trainer.St
 //
 //	rows  and their gradients, behind other micro-batches, but for those of the first one on its way down and of the
 //	      last one on its way up
-//	tied  gradients of the head's share of a tied embedding, at the end
+//	tied  gradients of the head's share of a tied embedding, behind the last backward of ranks that go on
 func (s *Step) stages(c clock, w trainer.StepWork, m mesh) {
 	x, behind := w.Micro.Exchanged[kernels.ExchangeStages], 2*float64(m.Stages-1)
 	if all := float64(w.Micros) * x.Calls; all > 0 {
 		one := c.exchange(x.Times(1 / x.Calls))
 		s.add("stages' exchanges", all*one, max(all-behind, 0)*one)
 	}
-	s.add("tied gradients", c.exchange(w.Update.Exchanged[kernels.ExchangeStages]), 0)
+	tied := c.exchange(w.Update.Exchanged[kernels.ExchangeStages])
+	s.add("tied gradients", tied, tied)
+}
+
+// bubble is the share of the time in which the rank that computes longest waits while the micro-batches of a step pass,
+// by the schedule and what tasks of each stage take.
+func (p *Plan) bubble(c clock, o trainer.Options, packs int, longest trainer.StepWork) float64 {
+	_, end := tasks(p.s, packs).Times(p.stageTimes(c, o, packs))
+	busy := float64(longest.Micros) * c.arithmetic(longest.Micro, c.machine.Share.Train)
+	return max(1-nanoseconds*busy/float64(end), 0)
+}
+
+// stageTimes is what tasks of each stage take.
+func (p *Plan) stageTimes(c clock, o trainer.Options, packs int) schedule.Costs {
+	ranks := p.ranks()
+	stages := make(schedule.Costs, len(ranks)*setup.Chunks(p.s))
+	for i, r := range ranks {
+		m := p.models()[i]
+		t := trainer.New(r, m, o)
+		for chunk, st := range m.PipelineStages(i) {
+			stages[chunk*len(ranks)+i] = c.cost(t.ChunkWork(st, packs, p.s.Data.PackRows))
+		}
+	}
+	return stages
 }

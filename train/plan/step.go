@@ -142,14 +142,15 @@ type mesh struct {
 	blocks   int     // of the model
 	share    int     // micro-batches that a rank takes through the model together
 	segments int     // of a share
-	bubble   float64 // of a pipeline, by its schedule
+	bubble   float64 // of a pipeline: the share of its time in which the longest stage waits
 }
 
 // update adds the parts of one optimizer step, whose rank computes work.Micros micro-batches, as many at a time as it
 // has lanes:
 //
 //	arithmetic  Micros * (FLOPs/rate + bytes/memory) / share.train, recomputation included
-//	bubble      of a pipeline, by its schedule, of stages that all take as long as the longest, which arithmetic is of
+//	bubble      of a pipeline: arithmetic is of the stage that computes longest, which waits by the schedule and what
+//	            tasks of all stages take
 //	stages      see [Step.stages]
 //	experts     tokens: hidden behind the other lane's arithmetic where there are two, but for one exchange of a
 //	            round, else waited for; and rows, which go back while their owner computes others: hidden but for the

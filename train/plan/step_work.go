@@ -30,7 +30,8 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks)}
 	var w trainer.StepWork
 	if p.Model.Stages() > 0 {
-		w, m.bubble = p.longestStage(c, o, packs), tasks(s, packs).Bubble(costs(s))
+		w = p.longestStage(c, o, packs)
+		m.bubble = p.bubble(c, o, packs, w)
 	} else {
 		w = t.StepWork(packs, s.Data.PackRows)
 	}
