@@ -130,9 +130,11 @@ func (g *absorbedGradients) planWide(listed bool) (w wideGradients) {
 		w.sums = g.rows * (g.a.HeadDim + g.a.Values())
 	}
 	if listed {
+		tiles := 0
 		for _, s := range g.l.Spans {
-			w.flags += driver.Blocks(s.Rows, absorbedDkvWideKeys) * driver.Blocks(longest(g.l), keyRows)
+			tiles += driver.Blocks(s.Rows, absorbedDkvWideKeys)
 		}
+		w.flags = tiles * driver.Blocks(longest(g.l), keyRows)
 	}
 	return w
 }
