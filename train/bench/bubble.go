@@ -134,13 +134,11 @@ func (m onMesh) printBubble(tab io.Writer, one onMesh) {
 	}
 	fmt.Fprintf(tab, "\t%.3f\t\t    as pauses between steps do\n", left)
 	fmt.Fprintf(tab, "\t\t\t    tasks of each stage take %s ms\n", p.tasks)
-	one.printStep(tab, "one rank")
-	m.printStep(tab, fmt.Sprintf("%d ranks", m.ranks.Ranks))
 }
 
 // printStep adds a row of what a step takes.
 func (m onMesh) printStep(tab io.Writer, who string) {
 	ms := func(seconds float64) string { return fmt.Sprintf("%.2f", 1e3*seconds) }
-	fmt.Fprintf(tab, "\t\t\t    a step of %s takes %s ms: micro-batches %s, update %s, the pause behind it %s\n", who,
+	fmt.Fprintf(tab, "\t\t\t  a step of %s takes %s ms: micro-batches %s, update %s, the pause behind it %s\n", who,
 		ms(m.step), ms(m.times.micros), ms(m.times.update), ms(m.step-m.times.micros-m.times.update))
 }

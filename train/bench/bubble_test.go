@@ -54,6 +54,8 @@ func TestPipelineTimes(t *testing.T) {
 	if want := "0.200 0.250 0.240 0.120 0.010 0.010 -0.180 0.025 -0.025"; got != want {
 		t.Errorf("%s, want %s:\n%s", got, want, out.String())
 	}
+	m.printStep(&out, "2 ranks")
+	onMesh{step: 40, times: stepTimes{micros: 33, update: 4}}.printStep(&out, "one rank")
 	for _, want := range []string{
 		"a step of one rank takes 40000.00 ms: micro-batches 33000.00, update 4000.00, the pause behind it 3000.00",
 		"a step of 2 ranks takes 25000.00 ms: micro-batches 20625.00, update 2625.00, the pause behind it 1750.00",
@@ -109,6 +111,9 @@ func TestRanksOfPipeline(t *testing.T) {
 		if !regexp.MustCompile(`blocks in 2 stages(: \d, \d| of 2 chunks: 1, 1, 1, 1)\n`).MatchString(out.String()) ||
 			!strings.Contains(out.String(), cut) {
 			t.Errorf("%s: the cut is not told:\n%s", name, out.String())
+		}
+		if n := strings.Count(out.String(), "the pause behind it"); n != 2 {
+			t.Errorf("%s: what a step takes is told %d times:\n%s", name, n, out.String())
 		}
 		sum, parts := 0.0, regexp.MustCompile(`(?m)^ *(-?\d\.\d{3})(?: +\d\.\d{3})?  +(missing|the schedule|as )`).
 			FindAllStringSubmatch(out.String(), -1)

@@ -238,6 +238,8 @@ func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 	}
 	many.printShare(tab, "\t\t")
 	many.printBubble(tab, one)
+	one.printStep(tab, "one rank")
+	many.printStep(tab, fmt.Sprintf("%d ranks", p.Ranks))
 	var speed [2]float64 // on one rank, on many
 	for _, p := range peers {
 		i, how := 0, ""
