@@ -18,6 +18,7 @@ import (
 	"lockstep/parallel"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
+	"lockstep/train/trainer"
 )
 
 // TimeOptions say what [TimeSteps] measures.
@@ -33,8 +34,9 @@ type timed struct {
 	device          string // of each
 	stepSeconds            // of the step that takes the median; the next rollout waits for the end of an update
 	longest         float64
-	answers, tokens int    // of a step; of all its answers, mean
-	digest          string // of weights, optimizer states and answers
+	packs, update   float64 // of a step, mean seconds of the device that takes longest: its packs, the optimizer
+	answers, tokens int     // of a step; of all its answers, mean
+	digest          string  // of weights, optimizer states and answers
 }
 
 // stepSeconds is a step, and of it sampling and the update.
@@ -88,6 +90,8 @@ func printSteps(o TimeOptions, s *configs.Shape, one, many timed) error {
 	line("a step", one.step, many.step)
 	line("sampling, rewards", one.rollout, many.rollout)
 	line("update", one.training, many.training)
+	line("of it on the device: packs", one.packs, many.packs)
+	line("the optimizer, behind which the next step begins", one.update, many.update)
 	line("the rest", one.step-one.rollout-one.training, many.step-many.rollout-many.training)
 	line("the longest step", one.longest, many.longest)
 	return tab.Flush()
@@ -124,6 +128,7 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 	}
 	var began time.Time
 	var took []stepSeconds
+	var times func() []trainer.RankTimes
 	for n := range steps + 1 {
 		res, err := j.learner.step(j.ctx, j.warmSteps+n+1)
 		if err != nil {
@@ -133,7 +138,7 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 			if err := j.wait(); err != nil {
 				return err
 			}
-			began = time.Now()
+			times, began = j.learner.trainer.TimeSteps(), time.Now()
 			continue
 		}
 		if n == steps {
@@ -149,8 +154,22 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 	slices.SortFunc(took, func(a, b stepSeconds) int { return cmp.Compare(a.step, b.step) })
 	t.stepSeconds, t.longest, t.tokens = took[len(took)/2], took[len(took)-1].step, t.tokens/steps
 	t.ranks, t.device = j.world.Size(), r.Dev.Name()
+	t.packs, t.update = meanUpdate(times(), steps)
 	j.trainer.Finish()
 	return t.hash(j)
+}
+
+// meanUpdate is the mean seconds that updates of so many steps take, on the device that takes longest for packs, and on
+// that which does for the optimizer.
+func meanUpdate(ranks []trainer.RankTimes, steps int) (packs, optimizer float64) {
+	for _, of := range ranks {
+		p, o := 0.0, 0.0
+		for _, st := range of.Steps {
+			p, o = p+(st.Computed-st.From), o+(st.To-st.Computed)
+		}
+		packs, optimizer = max(packs, p/float64(steps)), max(optimizer, o/float64(steps))
+	}
+	return packs, optimizer
 }
 
 // wait returns when every rank has finished what was enqueued.

@@ -16,6 +16,7 @@ import (
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // timeSteps returns what TimeSteps prints for two ranks.
@@ -36,6 +37,20 @@ func timeSteps(t *testing.T, steps int, set ...string) (string, error) {
 	return out.String(), err
 }
 
+// Packs and the optimizer are told of the device that takes longest for each, of two steps of three updates.
+func TestMeanUpdate(t *testing.T) {
+	of := func(packs, optimizer float64) (times trainer.RankTimes) {
+		for range 3 {
+			times.Steps = append(times.Steps, trainer.StepTime{From: 1, Computed: 1 + packs, To: 1 + packs + optimizer})
+		}
+		return times
+	}
+	packs, optimizer := meanUpdate([]trainer.RankTimes{of(4, 0.5), of(2, 1), {}}, 2)
+	if packs != 6 || optimizer != 1.5 {
+		t.Errorf("packs %v s, the optimizer %v s, want 6 and 1.5", packs, optimizer)
+	}
+}
+
 // Steps of reinforcement learning are timed in parts that add up, and end in the bits of one rank.
 func TestTimeSteps(t *testing.T) {
 	for _, set := range [][]string{nil, {"parallel.experts=2", "lora.rank=4", "lora.targets=q_proj", "rl.kl_coef=0.1",
@@ -44,14 +59,15 @@ func TestTimeSteps(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", set, err, out)
 		}
-		if !regexp.MustCompile(`2 steps of 16 answers, \d\d+ tokens, behind 2 of warm start`).MatchString(out) ||
+		head := regexp.MustCompile(`2 steps of 16 answers, (\d\d+) tokens, behind 2 of warm`).FindStringSubmatch(out)
+		if head == nil || number(t, head[1]) > 16*24 || // the most that answers have
 			!strings.Contains(out, "one rank, s  2 ranks, s  ratio") ||
 			!strings.Contains(out, "same on every bit: SHA-256 ") {
 			t.Errorf("%v:\n%s", set, out)
 		}
 		one, many := 0.0, 0.0
 		rows := regexp.MustCompile(`(?m)^ +(\d+\.\d+) +(\d+\.\d+) +(\S+)  `).FindAllStringSubmatch(out, -1)
-		if len(rows) != 5 {
+		if len(rows) != 7 {
 			t.Fatalf("%d lines of seconds in\n%s", len(rows), out)
 		}
 		first, second := number(t, rows[0][1]), number(t, rows[0][2])
@@ -63,7 +79,11 @@ func TestTimeSteps(t *testing.T) {
 			switch i {
 			case 0:
 				one, many = -a, -b
-			case 4:
+			case 3, 4: // on devices; the optimizer may take less than is printed
+				if i == 3 && (a <= 0 || b <= 0) {
+					t.Errorf("%v: packs take %v and %v s in\n%s", set, a, b, out)
+				}
+			case 6:
 				if a < first || b < second {
 					t.Errorf("%v: a longest step of %v and %v s, medians of %v and %v", set, a, b, first, second)
 				}
