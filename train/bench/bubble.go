@@ -9,20 +9,22 @@ import (
 	"lockstep/train/trainer"
 )
 
-// stepTimes is what a step takes by its devices' clocks, in seconds, the mean over ranks and steps: the micro-batches,
-// and the update behind them.
+// stepTimes is what a step takes by its devices' clocks, in seconds, the mean over steps: the micro-batches of the rank
+// that has them last, and behind them the update of the rank that waits for no other.
 type stepTimes struct{ micros, update float64 }
 
 func stepTimesOf(ranks []trainer.RankTimes) (m stepTimes) {
-	n := 0
-	for _, of := range ranks {
+	for i, of := range ranks {
+		var r stepTimes
 		for _, st := range of.Steps {
-			m.micros += st.Computed - st.From
-			m.update += st.To - st.Computed
-			n++
+			r.micros += (st.Computed - st.From) / float64(len(of.Steps))
+			r.update += (st.To - st.Computed) / float64(len(of.Steps))
+		}
+		if m.micros = max(m.micros, r.micros); i == 0 || r.update < m.update {
+			m.update = r.update
 		}
 	}
-	return stepTimes{m.micros / float64(max(n, 1)), m.update / float64(max(n, 1))}
+	return m
 }
 
 // pipelineTimes is what the micro-batches of a step take, in seconds.
