@@ -65,8 +65,8 @@ func TestStepTimes(t *testing.T) {
 		// a unit of backward: two thirds of 8.004 over 4 blocks, embedding and head; and a copy of 0.5 GB
 		{"long packs", long, trainer.StepWork{Micro: with(micro, kernels.ExchangeGradient, 2, 1), Micros: 1,
 			Update: update},
-			"arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 1.38933, optimizer 1, memory of copies 2, " +
-				"slowest card 2.251; 14.6443"},
+			"arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 1.3893, optimizer 1, memory of copies 2, " +
+				"slowest card 2.251; 14.644"},
 		// 3 s of tokens; 1 GB of rows takes 1 s, which is hidden, and 10 exchanges 1; twice
 		{"experts", divided, trainer.StepWork{Micro: experts, Micros: 2, Update: update},
 			"arithmetic 16.008, experts' exchanges 10 (2 hidden), optimizer 1, memory of copies 4, slowest card " +
@@ -109,7 +109,7 @@ func TestStepTimes(t *testing.T) {
 	var s Step
 	s.rollouts(clock{round, 2}, rolloutWork{prefill: micro, decode: micro, prefills: 1.5, answers: 16, slots: 4,
 		tokens: 10})
-	if got, want := spelled(s), "prefill 30.015, decode 500.25; 530.265"; got != want {
+	if got, want := spelled(s), "prefill 30.015, decode 500.25; 530.26"; got != want {
 		t.Errorf("rollouts: %s, want %s", got, want)
 	}
 	// 131,072 rows of experts are sorted in 64.9 us on a GPU with calls of 3 us, on a CPU by their bytes alone
@@ -188,13 +188,13 @@ func TestSchedule(t *testing.T) {
 func spelled(s Step) string {
 	var parts []string
 	for _, p := range s.Parts {
-		text := fmt.Sprintf("%s %.6g", p.Name, p.Seconds)
+		text := fmt.Sprintf("%s %.5g", p.Name, p.Seconds)
 		if p.Hidden > 0 {
-			text += fmt.Sprintf(" (%.6g hidden)", p.Hidden)
+			text += fmt.Sprintf(" (%.5g hidden)", p.Hidden)
 		}
 		parts = append(parts, text)
 	}
-	return fmt.Sprintf("%s; %.6g", strings.Join(parts, ", "), s.Seconds)
+	return fmt.Sprintf("%s; %.5g", strings.Join(parts, ", "), s.Seconds)
 }
 
 // The search finds the last row that fits, as a search through all does.
@@ -218,6 +218,20 @@ func TestLongestRows(t *testing.T) {
 						want, bounded)
 				}
 			}
+		}
+	}
+}
+
+// An operation of training takes longer than one in a graph, on a GPU.
+func TestLaunched(t *testing.T) {
+	var w meta.Work
+	w.Costs[meta.Rows].Calls, w.Costs[meta.Dense].Calls = 600, 400
+	gpu, host := round, round
+	gpu.Device, host.Device = "cuda", "cpu"
+	for machine, want := range map[*configs.Machine]float64{&gpu: 1000 * launched / 0.5, &host: 0} {
+		c := clock{*machine, 1}
+		if got := c.arithmetic(w, 0.5) - c.operations(w, 0.5); math.Abs(got-want) > 1e-12 {
+			t.Errorf("%s: 1,000 operations take %g s longer, want %g", machine.Device, got, want)
 		}
 	}
 }
