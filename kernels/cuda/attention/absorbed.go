@@ -23,8 +23,9 @@ func Absorbed(a kernels.Attn) bool {
 }
 
 const (
-	absorbedFew         = 16  // of its tensor cores' rows
-	absorbedWideThreads = 384 // of a block with wgmma: two warpgroups that compute and one that copies
+	absorbedFew = 16 // of its tensor cores' rows
+	// of a block with wgmma: two warpgroups that compute and one that copies, of codes two
+	absorbedWideThreads, absorbedWideCodesThreads = 3 * 128, 4 * 128
 )
 
 // numberedQueries are the queries of a layout, in the order in which blocks take them.
@@ -139,9 +140,9 @@ func (d *Ops) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, indices 
 func (d *Ops) absorbedByWgmma(s *absorbedAttention, c absorbedCall) {
 	grid := [3]int{c.count, driver.Blocks(s.Heads, absorbedHeads), c.splits}
 	if codes := s.kv.Codes; codes != nil {
-		launchAbsorbedWideCodes(d.Context, s.name(), grid, absorbedWideThreads, s.tiles(), &s.lists.params, s.out,
-			s.lse, s.q, inCodes(s.kv.V, codes.VScales), codes.Rotated, s.partials, c.first, s.Heads, s.out.Stride,
-			s.lse.Stride, s.q.Stride, codes.Rotated.Stride, d.Def.KeySplit, scoreScale(s.Attn))
+		launchAbsorbedWideCodes(d.Context, s.name(), grid, absorbedWideCodesThreads, s.tiles(), &s.lists.params,
+			s.out, s.lse, s.q, inCodes(s.kv.V, codes.VScales), codes.Rotated, s.partials, c.first, s.Heads,
+			s.out.Stride, s.lse.Stride, s.q.Stride, codes.Rotated.Stride, d.Def.KeySplit, scoreScale(s.Attn))
 		return
 	}
 	launchAbsorbedWide(d.Context, s.name(), grid, absorbedWideThreads, s.tiles(), &s.lists.params, s.out, s.lse, s.q,

@@ -15,9 +15,10 @@
 // TFLOP/s, as much where all queries choose the same keys; dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys:
 // 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
 //
-// Of values in codes 64 keys are 42 KB: 2,400 clocks at an H200's 18 bytes a clock of memory. The warpgroup that
-// gathers decodes, 128 pairs of codes a thread at 4 logic instructions of two clocks and 2 products: 1,300 to 1,600
-// clocks, below memory and below the 2,650 of sums.
+// Of values in codes 64 keys are 42 KB: 2,400 clocks at an H200's 18 bytes a clock of memory. Two warpgroups gather and
+// decode, each for the blocks of one place, 128 pairs of codes a thread for two blocks at 4 logic instructions of two
+// clocks and 2 products. A place has two blocks of time: 1,200 until codes come, 1,300 to decode, dots of 1,200, a
+// softmax of 1,000, sums 500, and the other's softmax, behind which it is free: 6,200 clocks, 3,100 a block.
 #include "absorbed_wide.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -27,66 +28,57 @@ constexpr int kLeft = kOwn / 64;   // boxes that only the first warpgroup adds
 
 typedef u8 Scales[kRows][kValues / kScaled];  // of a block's rows
 
-// Pieces are what a thread of those that decode holds of rows on their way: of two rows of each block one piece of 16
-// bytes after the other, of eight boxes of codes and of the rotated columns, each four threads wide.
-struct Pieces {
-  static constexpr int kCount = kBoxes + 1, kAhead = kCount / 2, kRounds = 2, kStep = kRows / kRounds;
+// Coded is what a warp of those that decode has of a block: 16 rows, of each 16 codes a lane, so that a row's 512 bytes
+// are asked for at once, and of the rotated columns. Codes wait where their numbers go: in one half of 32 bytes, which
+// alternates between boxes, so that no two lanes of eight have the same banks.
+struct Coded {
+  static constexpr int kOwned = kRows / (kGather / kWarp), kCoded = kBoxes - 1;
   const Latent<kValues>& k;
-  Scales* scales;  // [2], of which a warp brings and reads its own rows
-  int lane = warp_lane(), part = lane % 4, mine = threadIdx.x % kGather / 4;
-  int key[kRounds];  // the rows that are loaded; -1: zeros
-  uint4 held[kAhead][kRounds];
+  Scales& scales;  // of which a warp brings and reads its own rows
+  int lane = warp_lane(), box = lane / 4, row = threadIdx.x % kGather / kWarp * kOwned;
+  int found;  // row lane % kOwned of those; -1: zeros
 
-  __device__ Pieces(const Latent<kValues>& k, Scales* scales) : k(k), scales(scales) {}
-  // entry is the row that a lane looks up for its warp.
-  __device__ int entry() const { return lane / 8 % kRounds * kStep + mine - lane / 4 + lane % 8; }
-  // begin takes the rows of block b, which the lanes have found, and asks for their scales.
-  __device__ void begin(int found, int b) {
+  __device__ Coded(const Latent<kValues>& k, Scales& scales) : k(k), scales(scales) {}
+  __device__ char* place(char* tile, int i, int half) const {
+    return tile + box * kPanel + swizzled(row + i, lane % 4 * 2 + half);
+  }
+  __device__ void copy(void* to, const void* from, long long stride, int at, int i) const {
+    int key = __shfl_sync(~0u, found, i);
+    copy16(to, (const u8*)from + max(key, 0) * stride + at, key < 0 ? 0 : 16);
+  }
+  __device__ void bring_scales() const {
+    if (lane < kOwned)
+      copy16(scales[row + lane], k.values.scales + (long long)max(found, 0) * k.values.scale_stride,
+             found < 0 ? 0 : 16);
+  }
+  // bring asks for half of the rows.
+  __device__ void bring(char* tile, int half) const {
+#pragma unroll 4
+    for (int i = half * kOwned / 2; i < (half + 1) * kOwned / 2; i++)
+      copy(place(tile, i, box % 2), k.values.codes, k.values.stride, 16 * lane, i);
 #pragma unroll
-    for (int i = 0; i < kRounds; i++) {
-      key[i] = __shfl_sync(~0u, found, 8 * i + lane / 4);
-      if (part == 0)
-        copy16(scales[b % 2][mine + i * kStep], k.values.scales + (long long)max(key[i], 0) * k.values.scale_stride,
-               key[i] < 0 ? 0 : 16);
-    }
-    commit();
+    for (int i = half * kOwned / 2; i < (half + 1) * kOwned / 2; i += kWarp / 8)
+      copy(tile + kCoded * kPanel + swizzled(row + i + lane / 8, lane % 8), k.rotated.x, 2 * k.rotated.stride,
+           16 * (lane % 8), i + lane / 8);
   }
-  // arrive waits for scales.
-  __device__ void arrive() const {
-    wait<0>();
-    __syncwarp();  // a row's have come by one of its threads
-  }
-  __device__ uint4 bring(int i, const void* from, long long stride, int at) const {
-    return key[i] < 0 ? make_uint4(0, 0, 0, 0) : *(const uint4*)((const u8*)from + key[i] * stride + at);
-  }
-  __device__ void load(int piece) {
-#pragma unroll
-    for (int i = 0; i < kRounds; i++)
-      held[piece % kAhead][i] =
-          piece < kBoxes - 1 ? bring(i, k.values.codes, k.values.stride, 64 * piece + 16 * part)
-                             : bring(i, k.rotated.x, 2 * k.rotated.stride, 32 * part + 16 * (piece - kBoxes + 1));
-  }
-  __device__ void store(char* tile, int piece, int b) const {
-    char* panel = tile + min(piece, kBoxes - 1) * kPanel;
-#pragma unroll
-    for (int i = 0; i < kRounds; i++) {
-      char* row = panel + i * kStep * 128;
-      uint4 x = held[piece % kAhead][i];
-      if (piece >= kBoxes - 1) {
-        *(uint4*)(row + (swizzled(mine, 2 * part) ^ 16 * (piece - kBoxes + 1))) = x;
-        continue;
-      }
-      u32 twice = scale_bf16(scales[b % 2][mine + i * kStep][2 * piece + part / 2]) * 0x10001u;
-      *(uint4*)(row + swizzled(mine, 2 * part)) = eight_of(make_uint2(x.x, x.y), twice);
-      *(uint4*)(row + (swizzled(mine, 2 * part) ^ 16)) = eight_of(make_uint2(x.z, x.w), twice);
+  __device__ void decode(char* tile, int half) const {
+#pragma unroll 4
+    for (int i = half * kOwned / 2; i < (half + 1) * kOwned / 2; i++) {
+      uint4 x = *(const uint4*)place(tile, i, box % 2);
+      u32 twice = scale_bf16(scales[row + i][lane / 2]) * 0x10001u;
+      uint4 y[2] = {eight_of(make_uint2(x.x, x.y), twice), eight_of(make_uint2(x.z, x.w), twice)};
+      *(uint4*)place(tile, i, box % 2) = box % 2 ? y[1] : y[0];
+      *(uint4*)place(tile, i, box % 2 ^ 1) = box % 2 ? y[0] : y[1];
     }
   }
 };
 
 // Slots are the places of two key blocks: of block b that of b % 2. So many boxes of it are full together; the left
-// half and the rest come free.
-template <int Together>
+// half and the rest come free. Sums are wgmma of Once columns: the compiler has no room for 256 where blocks of 512
+// threads begin with 128 registers each.
+template <int Together, int Once>
 struct Slots {
+  static constexpr int kOnce = Once;
   char* base;
   u64 *full, *free;  // [2][kBoxes], [2][2]
 
@@ -136,26 +128,30 @@ struct Slots {
     wait<0>();  // threads do not leave before what they have started
   }
 
-  // gather is the same for keys whose values are in codes. Half a block is on its way in registers: a piece that is
-  // decoded makes room for another. No fence is here but behind wait_full, as it would wait for what is on its way.
-  __device__ void gather(Asked query, const Latent<kValues>& k, int first, int entries, Scales* scales) const {
-    Pieces p(k, scales);
-    int entry = first + p.entry();
-    query.entries = first + entries;
-    p.begin(query.key(entry), 0);
-#pragma unroll
-    for (int piece = 0; piece < p.kAhead; piece++) p.load(piece);
-    int found = query.key(entry += kRows);
-    for (int b = 0; b * kRows < entries; b++) {
-      p.arrive();
-#pragma unroll
-      for (int piece = 0; piece < p.kCount; piece++) {
-        if (piece == 0 || piece == kLeft) wait_free(b, piece > 0);
-        if (piece == p.kAhead) p.begin(found, b + 1), found = query.key(entry += kRows);
-        p.store(tile(b), piece, b);
-        p.load((piece + p.kAhead) % p.kCount);
-        if (piece % 2) barrier_arrive(full_of(b, piece - 1));
-      }
+  // gather is the same for keys whose values are in codes, by one of two warpgroups, each of which has the blocks of
+  // one place: codes of a block come while the block before is decoded and computed. The right half comes free last.
+  __device__ void gather(const Asked& query, const Latent<kValues>& k, int first, int entries, Scales* scales) const {
+    int b = threadIdx.x / kGather % 2;
+    Coded rows(k, scales[b]);
+    auto look = [&](int b) {
+      int entry = b * kRows + rows.row + rows.lane % rows.kOwned;
+      return entry < entries ? query.key(first + entry) : -1;
+    };
+    for (int next = look(b); b * kRows < entries; b += 2) {
+      rows.found = next;
+      wait_free(b, 1);
+      rows.bring_scales();
+      rows.bring(tile(b), 0);
+      commit();
+      rows.bring(tile(b), 1);
+      commit();
+      next = look(b + 2);
+      wait<1>();
+      __syncwarp();  // scales have come by one lane a row
+      rows.decode(tile(b), 0);
+      wait<0>();
+      rows.decode(tile(b), 1);
+      barrier_arrive(full_of(b, 0));
     }
   }
 };
@@ -234,7 +230,10 @@ struct Side {
     hold(o);
     wgmma_fence();
 #pragma unroll
-    for (int y = 0; y < 4; y++) wgmma<kOwn, 0, 1>(o[0], p + (16 * y * 2 >> 4), v + (16 * y * 128 >> 4));
+    for (int y = 0; y < 4; y++)
+#pragma unroll
+      for (int x = 0; x < kOwn; x += S::kOnce)
+        wgmma<S::kOnce, 0, 1>(o[x / 8], p + (16 * y * 2 >> 4), v + (x / 64 * kPanel + 16 * y * 128 >> 4));
     wgmma_commit();
   }
   __device__ void finish(int b) {
@@ -315,7 +314,7 @@ __device__ inline void attend(const S& slots, const char* queries, float (*hand)
 }
 
 // wide is the kernel; gather(slots, query, from, entries) is by the threads that copy. Those that compute have More
-// registers, the others Fewer: all together no more than 384 of 168.
+// registers, the others Fewer: all together no more than 65,536.
 template <class S, int More, int Fewer, class F>
 __device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16* q, F gather, float* partials,
                             int first, int heads, int os, int lses, int qs, int split, float c) {
@@ -349,23 +348,23 @@ __device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16*
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
                           int first, int heads, int os, int lses, int qs, int ks, int split, float c) {
-  using S = Slots<1>;
+  using S = Slots<1, kOwn>;
   auto gather = [&](const S& slots, const Asked& query, int from, int entries) {
     slots.gather(query, k, ks, from, entries);
   };
   wide<S, 232, 40>(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
 }
 
-extern "C" __global__ void __launch_bounds__(3 * 128, 1)
+extern "C" __global__ void __launch_bounds__(4 * 128, 1)
     absorbed_wide_codes_576_512(const Lists lists, u16* out, float* lse, const u16* q, const Codes values,
                                 const u16* rotated, float* partials, int first, int heads, int os, int lses, int qs,
                                 int rs, int split, float c) {
-  using S = Slots<2>;
+  using S = Slots<kBoxes, kOwn / 2>;
   __shared__ __align__(16) Scales scales[2];
   auto gather = [&](const S& slots, const Asked& query, int from, int entries) {
     slots.gather(query, Latent<kValues>{values, {rotated, rs}}, from, entries, scales);
   };
-  wide<S, 208, 88>(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
+  wide<S, 208, 48>(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
 }
 
 #endif
