@@ -31,6 +31,8 @@ inline void* shared(u32 address) { return emu_self->grid->shared + address; }
 inline void setp_ne_b32(bool& p, u32 x, u32 y) { p = x != y; }
 inline void setp_eq_b32(bool& p, u32 x, u32 y) { p = x == y; }
 inline void selp_u32(u32& d, u32 x, u32 y, bool p) { d = p ? x : y; }
+inline void mov_b32(u32& d, Values<2> x) { d = (x.v[0] & 0xffff) | x.v[1] << 16; }
+inline void mov_b32(u16* d, u32 x) { d[0] = (u16)x, d[1] = (u16)(x >> 16); }
 inline void mov_b64(u64& d, Values<2> x) { d = x.v[0] | (u64)x.v[1] << 32; }
 inline void elect_sync(bool& p, u32) { p = emu_self->lane == 0; }
 
@@ -99,6 +101,7 @@ inline void mbarrier_try_wait_parity_shared_b64(bool& p, u32 bar, int parity) { 
   p = true;
 }
 
+inline void prefetch_tensormap(const void*) {}
 inline void prefetch_global_L2(const void*) {}  // a card may leave it out too
 
 // Copies that go on by themselves.

@@ -133,14 +133,21 @@ func prepareQuantized(d *cuda.Device, c MatMulCase, f quant.Format, rounded bool
 func randomQuantized(d *cuda.Device, mem *kernels.Arena, f quant.Format, groups, rows,
 	cols int) kernels.QuantizedWeight {
 	w := kernels.NewQuantizedWeight(f, kernels.BF16, groups, rows, cols, mem.NewGrouped)
+	codes, scales := randomCodes(f)
+	repeat(d, w.Codes, codes)
+	repeat(d, w.Scales, scales)
+	return w
+}
+
+// randomCodes is remembered: small weights are many.
+var randomCodes = remembered(func(f quant.Format) (codes, scales []byte) {
 	r := rand.New(rand.NewPCG(1, 2))
-	codes := make([]byte, 4<<20)
+	codes = make([]byte, 4<<20)
 	for i := range codes {
 		if codes[i] = byte(r.Uint32()); f.Code == quant.CodeE4M3 && codes[i]&0x7f == 0x7f {
 			codes[i]--
 		}
 	}
-	var scales []byte
 	for range 1 << 20 {
 		s := float32(math.Ldexp(1+r.Float64(), r.IntN(8)-12))
 		switch f.Scale {
@@ -152,7 +159,17 @@ func randomQuantized(d *cuda.Device, mem *kernels.Arena, f quant.Format, groups,
 			scales = binary.LittleEndian.AppendUint32(scales, math.Float32bits(s))
 		}
 	}
-	repeat(d, w.Codes, codes)
-	repeat(d, w.Scales, scales)
-	return w
+	return codes, scales
+})
+
+// remembered computes what f gives once for each format.
+func remembered(f func(quant.Format) (codes, scales []byte)) func(quant.Format) (codes, scales []byte) {
+	all := map[quant.Format][2][]byte{}
+	return func(format quant.Format) (codes, scales []byte) {
+		if _, ok := all[format]; !ok {
+			codes, scales = f(format)
+			all[format] = [2][]byte{codes, scales}
+		}
+		return all[format][0], all[format][1]
+	}
 }

@@ -231,8 +231,8 @@ func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, gr
 }
 
 // launchProductE2m1 enqueues a kernel of quantized_e2m1.cu: nt_e2m1_e8m0_32_wide, nt_e2m1_e8m0_32_square,
-// nt_e2m1_e8m0_32_some, nn_e2m1_e8m0_32_wide, nn_e2m1_e8m0_32_square, nt_e2m1_e8m0_32_thin, nt_e2m1_e8m0_32_few,
-// nt_e2m1_e8m0_32_several, nt_e2m1_e8m0_32_short.
+// nt_e2m1_e8m0_32_some, nn_e2m1_e8m0_32_wide, nn_e2m1_e8m0_32_square, nt_e2m1_e8m0_32_thin, nt_e2m1_e8m0_32_several,
+// nt_e2m1_e8m0_32_alone.
 func launchProductE2m1[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {
@@ -255,12 +255,11 @@ func launchProductE2m1[P1, P2 driver.Operand](ctx *driver.Context, kernel string
 }
 
 // launchProductE4m3 enqueues a kernel of quantized_e4m3.cu: nt_e4m3_e8m0_32_wide, nt_e4m3_e8m0_32_square,
-// nt_e4m3_e8m0_32_some, nn_e4m3_e8m0_32_wide, nn_e4m3_e8m0_32_square, nt_e4m3_e8m0_32_thin, nt_e4m3_e8m0_32_few,
-// nt_e4m3_e8m0_32_several, nt_e4m3_e8m0_32_short, nt_e4m3_e8m0_128_wide, nt_e4m3_e8m0_128_square,
-// nt_e4m3_e8m0_128_some, nn_e4m3_e8m0_128_wide, nn_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_thin, nt_e4m3_e8m0_128_few,
-// nt_e4m3_e8m0_128_several, nt_e4m3_e8m0_128_short, nt_e4m3_fp32_128_wide, nt_e4m3_fp32_128_square,
-// nt_e4m3_fp32_128_some, nn_e4m3_fp32_128_wide, nn_e4m3_fp32_128_square, nt_e4m3_fp32_128_thin, nt_e4m3_fp32_128_few,
-// nt_e4m3_fp32_128_several, nt_e4m3_fp32_128_short.
+// nt_e4m3_e8m0_32_some, nn_e4m3_e8m0_32_wide, nn_e4m3_e8m0_32_square, nt_e4m3_e8m0_32_thin, nt_e4m3_e8m0_32_several,
+// nt_e4m3_e8m0_32_alone, nt_e4m3_e8m0_128_wide, nt_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_some, nn_e4m3_e8m0_128_wide,
+// nn_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_thin, nt_e4m3_e8m0_128_several, nt_e4m3_e8m0_128_alone,
+// nt_e4m3_fp32_128_wide, nt_e4m3_fp32_128_square, nt_e4m3_fp32_128_some, nn_e4m3_fp32_128_wide,
+// nn_e4m3_fp32_128_square, nt_e4m3_fp32_128_thin, nt_e4m3_fp32_128_several, nt_e4m3_fp32_128_alone.
 func launchProductE4m3[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {
@@ -283,8 +282,8 @@ func launchProductE4m3[P1, P2 driver.Operand](ctx *driver.Context, kernel string
 }
 
 // launchProductInt4 enqueues a kernel of quantized_int4.cu: nt_int4_bf16_32_wide, nt_int4_bf16_32_square,
-// nt_int4_bf16_32_some, nn_int4_bf16_32_wide, nn_int4_bf16_32_square, nt_int4_bf16_32_thin, nt_int4_bf16_32_few,
-// nt_int4_bf16_32_several, nt_int4_bf16_32_short.
+// nt_int4_bf16_32_some, nn_int4_bf16_32_wide, nn_int4_bf16_32_square, nt_int4_bf16_32_thin, nt_int4_bf16_32_several,
+// nt_int4_bf16_32_alone.
 func launchProductInt4[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {
@@ -391,16 +390,15 @@ var Kernels = []string{
 	"nn_e4m3_e8m0_32_wide", "nn_e4m3_fp32_128_square", "nn_e4m3_fp32_128_wide", "nn_few_bf16", "nn_few_f32",
 	"nn_int4_bf16_32_square", "nn_int4_bf16_32_wide", "nn_square_bf16", "nn_square_f32", "nn_tall_bf16",
 	"nn_tall_f32", "nn_vector_bf16", "nn_vector_f32", "nn_wide_bf16", "nn_wide_f32", "nt_any_bf16", "nt_any_f32",
-	"nt_deep_bf16", "nt_deep_f32", "nt_e2m1_e8m0_32_few", "nt_e2m1_e8m0_32_several", "nt_e2m1_e8m0_32_short",
-	"nt_e2m1_e8m0_32_some", "nt_e2m1_e8m0_32_square", "nt_e2m1_e8m0_32_thin", "nt_e2m1_e8m0_32_wide",
-	"nt_e4m3_e8m0_128_few", "nt_e4m3_e8m0_128_several", "nt_e4m3_e8m0_128_short", "nt_e4m3_e8m0_128_some",
-	"nt_e4m3_e8m0_128_square", "nt_e4m3_e8m0_128_thin", "nt_e4m3_e8m0_128_wide", "nt_e4m3_e8m0_32_few",
-	"nt_e4m3_e8m0_32_several", "nt_e4m3_e8m0_32_short", "nt_e4m3_e8m0_32_some", "nt_e4m3_e8m0_32_square",
-	"nt_e4m3_e8m0_32_thin", "nt_e4m3_e8m0_32_wide", "nt_e4m3_fp32_128_few", "nt_e4m3_fp32_128_several",
-	"nt_e4m3_fp32_128_short", "nt_e4m3_fp32_128_some", "nt_e4m3_fp32_128_square", "nt_e4m3_fp32_128_thin",
-	"nt_e4m3_fp32_128_wide", "nt_few_bf16", "nt_few_f32", "nt_int4_bf16_32_few", "nt_int4_bf16_32_several",
-	"nt_int4_bf16_32_short", "nt_int4_bf16_32_some", "nt_int4_bf16_32_square", "nt_int4_bf16_32_thin",
-	"nt_int4_bf16_32_wide", "nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32", "nt_vector_bf16",
-	"nt_vector_f32", "nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few", "weight_grad_square",
+	"nt_deep_bf16", "nt_deep_f32", "nt_e2m1_e8m0_32_alone", "nt_e2m1_e8m0_32_several", "nt_e2m1_e8m0_32_some",
+	"nt_e2m1_e8m0_32_square", "nt_e2m1_e8m0_32_thin", "nt_e2m1_e8m0_32_wide", "nt_e4m3_e8m0_128_alone",
+	"nt_e4m3_e8m0_128_several", "nt_e4m3_e8m0_128_some", "nt_e4m3_e8m0_128_square", "nt_e4m3_e8m0_128_thin",
+	"nt_e4m3_e8m0_128_wide", "nt_e4m3_e8m0_32_alone", "nt_e4m3_e8m0_32_several", "nt_e4m3_e8m0_32_some",
+	"nt_e4m3_e8m0_32_square", "nt_e4m3_e8m0_32_thin", "nt_e4m3_e8m0_32_wide", "nt_e4m3_fp32_128_alone",
+	"nt_e4m3_fp32_128_several", "nt_e4m3_fp32_128_some", "nt_e4m3_fp32_128_square", "nt_e4m3_fp32_128_thin",
+	"nt_e4m3_fp32_128_wide", "nt_few_bf16", "nt_few_f32", "nt_int4_bf16_32_alone", "nt_int4_bf16_32_several",
+	"nt_int4_bf16_32_some", "nt_int4_bf16_32_square", "nt_int4_bf16_32_thin", "nt_int4_bf16_32_wide",
+	"nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32", "nt_vector_bf16", "nt_vector_f32",
+	"nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few", "weight_grad_square",
 	"weight_grad_vector", "weight_grad_wide",
 }

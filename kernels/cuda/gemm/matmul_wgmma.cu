@@ -38,34 +38,6 @@ __device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles<COLUM
   }
 }
 
-// multiply_tiles is the work of a warpgroup: 64 columns of each of the block's tiles.
-template <int COLUMNS, int ROWS, int TW, class R, class T>
-__device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, T* out, long long ldo,
-                                      int n) {
-  int warpgroup = COLUMNS == 64 ? 0 : uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
-  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T) | (u64)terms.head_stride * sizeof(T)) % 16 == 0;
-  auto nothing = [](int) {};
-  for (int i = blockIdx.x; i < count; i += gridDim.x) {
-    Work w = tiles.work(i);
-    int k_steps = 0;
-    for (int t = 0; t < terms.count; t++)
-      if (terms.cover(t, w.col)) k_steps += (terms.k[t] + kDepth - 1) / kDepth;
-    k_steps = uniform(k_steps);
-    float d[ROWS / 2];
-#pragma unroll
-    for (int j = 0; j < ROWS / 2; j++) d[j] = 0.f;
-    int rows = uniform(width<ROWS>(w.rows));
-    constexpr int kQuarter = ROWS == 64 ? 8 : ROWS / 4, kHalf = ROWS == 64 ? 16 : ROWS / 2,
-                  kThree = ROWS == 64 ? 32 : ROWS / 4 * 3;
-    if (rows == ROWS) chain<ROWS, TW, 0>(d, ring, warpgroup, k_steps, nothing);
-    else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, k_steps, nothing);
-    else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, k_steps, nothing);
-    else chain<kQuarter, TW, 0>(d, ring, warpgroup, k_steps, nothing);
-    store_tile<ROWS>(d, out + (long long)w.group * terms.head_stride + w.from * ldo, ldo, w.rows,
-                     w.col + warpgroup * 64, n, wide);
-  }
-}
-
 // product: columns [begin, n) of out, COLUMNS of them and up to ROWS rows for each block (terms.height). TW: the
 // weights have k as their rows (nn).
 template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
@@ -75,6 +47,7 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   __shared__ int first_rows[kMaxGroups + 1], first_tiles[kMaxGroups + 1];
   Table table = {first_rows, first_tiles};
   Ring<COLUMNS, ROWS, STAGES> ring(bars, 2);
+  prefetch_maps(terms);
   fill(table, offsets, groups, segments, m, terms.height);
   __syncthreads();
   Tiles<COLUMNS> tiles(table, groups, terms, n, m);

@@ -25,28 +25,40 @@ struct Table {
   int *row, *tile;
 };
 
+// fill asks for the rows of kAhead groups a lane before it looks at one: they may be far away.
 __device__ inline void fill(const Table& t, const int* offsets, int groups, int segments, int m, int rows) {
   if (threadIdx.x >= kWarp) return;
+  constexpr int kAhead = 4;
   int lane = threadIdx.x, before = 0;
-  for (int base = 0; base < groups; base += kWarp) {
-    int g = base + lane, from = 0, tiles = 0;
-    if (g < groups) {
-      from = offsets ? offsets[g * segments] : g * m;
-      int to = offsets ? offsets[(g + 1) * segments] : from + m;
-      tiles = (to - from + rows - 1) / rows;
-      if (g == groups - 1) t.row[groups] = to;
-      t.row[g] = from;
-    }
-    int sum = tiles;
+  for (int base = 0; base < groups; base += kAhead * kWarp) {
+    int from[kAhead], to[kAhead];
 #pragma unroll
-    for (int s = 1; s < kWarp; s <<= 1) {
-      int v = __shfl_up_sync(~0u, sum, s);
-      if (lane >= s) sum += v;
+    for (int i = 0; i < kAhead; i++) {
+      int g = base + i * kWarp + lane;
+      from[i] = offsets ? offsets[min(g, groups) * segments] : g * m;
+      to[i] = offsets ? offsets[min(g + 1, groups) * segments] : from[i] + m;
     }
-    if (g < groups) t.tile[g] = before + sum - tiles;
-    before += __shfl_sync(~0u, sum, kWarp - 1);
+#pragma unroll
+    for (int i = 0; i < kAhead; i++) {
+      int g = base + i * kWarp + lane, tiles = g < groups ? (to[i] - from[i] + rows - 1) / rows : 0, sum = tiles;
+#pragma unroll
+      for (int s = 1; s < kWarp; s <<= 1) {
+        int v = __shfl_up_sync(~0u, sum, s);
+        if (lane >= s) sum += v;
+      }
+      if (g < groups) t.row[g] = from[i], t.tile[g] = before + sum - tiles;
+      if (g == groups - 1) t.row[groups] = to[i];
+      before += __shfl_sync(~0u, sum, kWarp - 1);
+    }
   }
   if (lane == 0) t.tile[groups] = before;
+}
+
+// prefetch_maps asks for what describes the first copies, before the block knows its tiles.
+__device__ inline void prefetch_maps(const Terms& terms, const TensorMap* scales = nullptr) {
+  if (threadIdx.x != blockDim.x - 1) return;
+  prefetch_map(&terms.w[0]), prefetch_map(&terms.x[0]);
+  if (scales) prefetch_map(scales);
 }
 
 // Work is a tile of a product: rows [from, from + rows) of out and X, columns from col, with a group's matrix of
@@ -151,5 +163,33 @@ struct Tiles {
     return {lo, from - lo * each, min(height, table.row[lo + 1] - from), begin + col * COLUMNS};
   }
 };
+
+// multiply_tiles is the work of a warpgroup: 64 columns of each of the block's tiles.
+template <int COLUMNS, int ROWS, int TW, class R, class T>
+__device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, T* out, long long ldo,
+                                      int n) {
+  int warpgroup = COLUMNS == 64 ? 0 : uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
+  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T) | (u64)terms.head_stride * sizeof(T)) % 16 == 0;
+  auto nothing = [](int) {};
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
+    Work w = tiles.work(i);
+    int k_steps = 0;
+    for (int t = 0; t < terms.count; t++)
+      if (terms.cover(t, w.col)) k_steps += (terms.k[t] + kDepth - 1) / kDepth;
+    k_steps = uniform(k_steps);
+    float d[ROWS / 2];
+#pragma unroll
+    for (int j = 0; j < ROWS / 2; j++) d[j] = 0.f;
+    int rows = uniform(width<ROWS>(w.rows));
+    constexpr int kQuarter = ROWS == 64 ? 8 : ROWS / 4, kHalf = ROWS == 64 ? 16 : ROWS / 2,
+                  kThree = ROWS == 64 ? 32 : ROWS / 4 * 3;
+    if (rows == ROWS) chain<ROWS, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    else chain<kQuarter, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    store_tile<ROWS>(d, out + (long long)w.group * terms.head_stride + w.from * ldo, ldo, w.rows,
+                     w.col + warpgroup * 64, n, wide);
+  }
+}
 
 #endif

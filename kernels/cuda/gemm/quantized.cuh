@@ -63,9 +63,11 @@ struct Bits<kINT4> {
   static constexpr int kByte = 0;  // a code's byte in a half: the low one
   static constexpr u32 kScale = 0;
   static __device__ void two(u32 t, u32& low, u32& high) {
-    low = (t & 0x000f000f) | 0x43004300, high = (t >> 4 & 0x000f000f) | 0x43004300;
+    low = over(t, 0x000f000f, 0x43004300), high = over(t >> 4, 0x000f000f, 0x43004300);
   }
   static __device__ u32 number(u32 x) { return sub2(x, 0x43084308); }
+  // pair is the codes of a byte, by multiplications where it can: logic, shifts and permutes are scarce.
+  static __device__ u32 pair(u32 byte) { return over(byte * 0x00001001, 0x000f000f, 0x43004300); }
 };
 template <>
 struct Bits<kE2M1> {
@@ -75,6 +77,9 @@ struct Bits<kE2M1> {
     low = (t << 4 & 0x80008000) | (t >> 2 & 0x01c001c0), high = (t & 0x80008000) | (t >> 6 & 0x01c001c0);
   }
   static __device__ u32 number(u32 x) { return mul2(x, 0x7e807e80); }
+  static __device__ u32 pair(u32 byte) {
+    return over(byte * 0x01001000, 0x80008000, byte * 0x00040040 & 0x01c001c0);
+  }
 };
 template <>
 struct Bits<kE4M3> {
@@ -160,14 +165,10 @@ __device__ inline u32 decode_along(u32 (*a)[4], const u8* codes, int first, int 
     m.beyond(signs);
     if constexpr (F::kBits == 4) {
       uint4 w = *(const uint4*)G::piece(codes, row, q * 2 + g);
-      u32 v[4] = {w.x, w.y, w.z, w.w}, selector = Bits<kCode>::kByte ? c << 4 | (c + 4) << 12 : c | (c + 4) << 8;
+      u32 v[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-      for (int s = 0; s < 2; s++) {
-        u32 low, high;  // k 2c and 2c + 8; k 2c + 1 and 2c + 9
-        Bits<kCode>::two(bytes_of(v[2 * s], v[2 * s + 1], selector), low, high);
-        low = scaled<EXACT>(m, low), high = scaled<EXACT>(m, high);
-        a[s][h] = bytes_of(low, high, 0x5410), a[s][h + 2] = bytes_of(low, high, 0x7632);
-      }
+      for (int i = 0; i < 4; i++)  // k 2c and the next, of each 8
+        a[i / 2][h + i % 2 * 2] = scaled<EXACT>(m, Bits<kCode>::pair(bytes_of(v[i], 0, 0x4440 | c)));
     } else if constexpr (sizeof(Scale) == 4) {
 #pragma unroll
       for (int s = 0; s < 2; s++) {
@@ -499,6 +500,7 @@ __device__ inline void product_codes(const Terms& terms, const Scales& scales, u
   __shared__ u64 bars[2 * STAGES];
   __shared__ __align__(16) u16 stored[ACROSS ? COLUMNS / 64 * 16 * kStoredRow : 8];
   R ring(bars, 2);
+  prefetch_maps(terms, &scales.map);
   int* after = (int*)(dynamic + STAGES * R::kSlot / 2);
   Table table = {after, after + groups + 1};
   fill(table, offsets, groups, segments, m, terms.height);

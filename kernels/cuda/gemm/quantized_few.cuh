@@ -10,48 +10,98 @@
 // Tables are those of Quad for E2M1. They come from shared memory: what the compiler knows it moves to registers again
 // for each use.
 struct Tables {
-  u32 positive[2], negative[2], high;
+  u32 positive[2], negative[2], high, minus;
 };
 __device__ inline void fill_tables(Tables& t) {
-  if (threadIdx.x == 0) t = {{0x93929190u, 0x9c989694u}, {0x8d8e8f90u, 0x84888a8cu}, 0x42};
+  if (threadIdx.x == 0) t = {{0x93929190u, 0x9c989694u}, {0x8c8a8884u, 0x908f8e8du}, 0x42, ~0u};
 }
 __device__ inline Tables read_tables(const volatile Tables& t) {
-  return {{t.positive[0], t.positive[1]}, {t.negative[0], t.negative[1]}, t.high};
+  return {{t.positive[0], t.positive[1]}, {t.negative[0], t.negative[1]}, t.high, t.minus};
 }
 
 // order is that of 8 rows of X over the lanes: either half of a warp has rows in all banks.
 __device__ inline int order(int i) { return i % 4 * 2 + i / 4; }
 
-// Quad decodes four neighbouring codes of one scale to two pairs: of every other one (kApart) or of neighbours. Powers
-// of two have to be usual ones, see Columns.
+// column is that of the 16 of a tile which a thread has as row lane/4 (h = 0) or lane/4 + 8 (h = 1) of a: neighbours,
+// whose scales lie side by side; those of one h are in all banks.
+__device__ inline int column(int h) {
+  int i = warp_lane() / 4;
+  return i * 2 + (h ^ i / 4);
+}
+
+// Two are the scales of a thread's columns for h = 0 and 1, in the halves of a register where they are not fp32.
+template <class S>
+struct Two;
+template <>
+struct Two<u16> {
+  u32 both;
+  __device__ Two(const u16* s) : both(bytes_of(*(const u32*)s, 0, warp_lane() < 16 ? 0x3210 : 0x1032)) {}
+  __device__ float at(int h) const { return scale_value((u16)(both >> h * 16)); }
+};
+template <>
+struct Two<u8> {
+  u32 both;
+  __device__ Two(const u8* s) : both(bytes_of(*(const u16*)s, 0, warp_lane() < 16 ? 0x4140 : 0x4041)) {}
+  __device__ float at(int h) const { return scale_value((u8)(both >> h * 16)); }
+};
+template <>
+struct Two<float> {
+  float each[2];
+  __device__ Two(const float* s) : each{s[warp_lane() / 16], s[1 - warp_lane() / 16]} {}
+  __device__ float at(int h) const { return each[h]; }
+};
+
+// half is one half of x twice. Moves of halves, which need no instruction where bf16 numbers are multiplied.
+__device__ inline u32 half(u32 x, int h) {
+  u16 v[2];
+  u32 d;
+  asm("mov.b32 {%0, %1}, %2;" : "=h"(v[0]), "=h"(v[1]) : "r"(x));
+  asm("mov.b32 %0, {%1, %1};" : "=r"(d) : "h"(v[h]));
+  return d;
+}
+
+// Fused is two scales of INT4 in the halves of a register, of at least 2^-65 and smaller than 1/2. A code at bits 4 to
+// 7 of bf16 is n * 2^-129, beyond the subnormal numbers too. n * s - 8 * s is rounded once, as the number times the
+// scale is.
+struct Fused {
+  u32 m, less;
+  __device__ Fused(u32 scale) : m(scale + 129 * 0x00800080u), less(mul2(scale, 0xc100c100)) {}
+  __device__ u32 times(u32 x, int h) const { return fma2(x & 0x00f000f0, half(m, h), half(less, h)); }
+  // unusual is not 0 where one of two scales is beyond that.
+  static __device__ u32 unusual(u32 scales) { return ((scales + 0x01000100) ^ 0x20002000) & 0x60006000; }
+};
+// Quad decodes four neighbouring codes of a column to two pairs: of every other one (kApart) or of neighbours. Scales
+// have to be usual ones, see Columns.
 template <int CODE, class S>
 struct Quad;
 template <>
 struct Quad<kINT4, u16> {
   using Codes = u16;
   static constexpr bool kApart = true;
-  u32 m;
-  __device__ Quad(u16 s, const Tables&) : m(s | (u32)s << 16) {}
-  __device__ void numbers(u32& x, u32& y, u32 codes) const {
+  Fused scales;
+  __device__ Quad(Two<u16> s, const Tables&) : scales(s.both) {}
+  __device__ void numbers(u32& x, u32& y, u32 codes, int h) const {
     u32 t = bytes_of(codes, 0, 0x4140);
-    x = mul2(sub2(over(t, 0x000f000f, 0x43004300), 0x43084308), m);
-    y = mul2(sub2(over(t >> 4, 0x000f000f, 0x43004300), 0x43084308), m);
+    x = scales.times(t << 4, h), y = scales.times(t, h);
   }
 };
-// 72 + v for the number v is a byte 0x42 and one from two tables, of codes whose highest bit is 0 and of the others;
-// what a table does not have is 255.
+// 72 + v for the number v is a byte 0x42 and one from two tables: of codes whose highest bit is 0, and of the others
+// from the last to the first, as 15 less a code is its place (a multiplication: permutes and logic are scarce). What a
+// table does not have is 255.
 template <>
 struct Quad<kE2M1, u8> {
   using Codes = u16;
   static constexpr bool kApart = false;
   u32 m, less;
   const Tables& tables;
-  __device__ Quad(u8 e, const Tables& tables)
-      : m(e * 0x00800080u), less(m + 0x83108310u), tables(tables) {}  // 2^(e-127) and -72 times that
-  __device__ void numbers(u32& x, u32& y, u32 codes) const {
+  __device__ Quad(Two<u8> e, const Tables& tables)
+      : m(e.both << 7), less(m + 0x83108310u), tables(tables) {}  // 2^(e-127) and -72 times that
+  __device__ void numbers(u32& x, u32& y, u32 codes, int h) const {
     const Tables& t = tables;
-    u32 b = chosen(t.positive[0], t.positive[1], codes) & chosen(t.negative[0], t.negative[1], codes ^ 0x8888);
-    x = fma2(bytes_of(b, t.high, 0x4140), m, less), y = fma2(bytes_of(b, t.high, 0x4342), m, less);
+    u32 b = chosen(t.positive[0], t.positive[1], codes);
+    b &= chosen(t.negative[0], t.negative[1], codes * t.minus + t.minus);
+    x = fma2(bytes_of(b, t.high, 0x4140), half(m, h), half(less, h));
+    y = fma2(bytes_of(b, t.high, 0x4342), half(m, h), half(less, h));
   }
 };
 template <>
@@ -59,20 +109,20 @@ struct Quad<kE4M3, u8> {
   using Codes = u32;
   static constexpr bool kApart = true;
   u32 m;
-  __device__ Quad(u8 e, const Tables&) : m(e * 0x00800080u + 120 * 0x00800080u) {}
-  __device__ void numbers(u32& x, u32& y, u32 codes) const {
-    x = mul2(over(codes << 8, 0x80008000, codes << 4 & 0x07f007f0), m);
-    y = mul2(over(codes, 0x80008000, codes >> 4 & 0x07f007f0), m);
+  __device__ Quad(Two<u8> e, const Tables&) : m((e.both << 7) + 120 * 0x00800080u) {}
+  __device__ void numbers(u32& x, u32& y, u32 codes, int h) const {
+    x = mul2(over(codes << 8, 0x80008000, codes << 4 & 0x07f007f0), half(m, h));
+    y = mul2(over(codes, 0x80008000, codes >> 4 & 0x07f007f0), half(m, h));
   }
 };
 template <>
 struct Quad<kE4M3, float> {
   using Codes = u32;
   static constexpr bool kApart = false;
-  float m;
-  __device__ Quad(float s, const Tables&) : m(s) {}
-  __device__ void numbers(u32& x, u32& y, u32 codes) const {
-    x = rounded((u16)codes, m), y = rounded((u16)(codes >> 16), m);
+  Two<float> m;
+  __device__ Quad(Two<float> s, const Tables&) : m(s) {}
+  __device__ void numbers(u32& x, u32& y, u32 codes, int h) const {
+    x = rounded((u16)codes, m.at(h)), y = rounded((u16)(codes >> 16), m.at(h));
   }
 };
 
@@ -81,13 +131,32 @@ template <int CODE, class S>
 struct Exact {
   using Codes = typename Quad<CODE, S>::Codes;
   static constexpr bool kApart = Quad<CODE, S>::kApart;
-  float m;
-  __device__ Exact(S s, const Tables&) : m(scale_value(s)) {}
-  __device__ u32 at(u32 codes, int i) const { return narrow(code_value<CODE>(codes >> i * bits_of(CODE)) * m); }
-  __device__ void numbers(u32& x, u32& y, u32 codes) const {
-    x = at(codes, 0) | at(codes, kApart ? 2 : 1) << 16, y = at(codes, kApart ? 1 : 2) | at(codes, 3) << 16;
+  Two<S> m;
+  __device__ Exact(Two<S> s, const Tables&) : m(s) {}
+  __device__ u32 at(u32 codes, int i, int h) const {
+    return narrow(code_value<CODE>(codes >> i * bits_of(CODE)) * m.at(h));
+  }
+  __device__ void numbers(u32& x, u32& y, u32 codes, int h) const {
+    x = at(codes, 0, h) | at(codes, kApart ? 2 : 1, h) << 16, y = at(codes, kApart ? 1 : 2, h) | at(codes, 3, h) << 16;
   }
 };
+template <>
+struct Exact<kINT4, u16> {
+  using Codes = u16;
+  static constexpr bool kApart = true;
+  u32 m;
+  __device__ Exact(Two<u16> s, const Tables&) : m(s.both) {}
+  __device__ void numbers(u32& x, u32& y, u32 codes, int h) const {
+    Bits<kINT4>::two(bytes_of(codes, 0, 0x4140), x, y);
+    x = mul2(Bits<kINT4>::number(x), half(m, h)), y = mul2(Bits<kINT4>::number(y), half(m, h));
+  }
+};
+
+// unusual is not 0 where one of the scales side by side is beyond what Quad takes: powers of two from 2^-63 to 1, or
+// what Fused takes.
+__device__ inline u32 unusual(u8, u32 scales) { return (scales ^ 0x40404040) & 0xc0c0c0c0; }
+__device__ inline u32 unusual(u16, u32 scales) { return Fused::unusual(scales); }
+__device__ inline u32 unusual(float, u32) { return 0; }
 
 // Columns are a warp's 16 * TILES of a tile of out.
 template <class F, class G, int TILES>
@@ -96,19 +165,20 @@ struct Columns {
   int first;  // of the tile's
   const Tables& tables;
 
-  // usual tells whether all scales are powers of two from 2^-63 to 1, which Quad wants.
+  // usual tells whether Quad takes all scales of a stage.
   __device__ bool usual(const u8* codes) const {
-    if (sizeof(Scale) > 1) return true;
-    constexpr int kWords = G::kBlocks * TILES * 4;
+    if (sizeof(Scale) == 4) return true;
+    constexpr int kLine = TILES * sizeof(Scale), kPieces = G::kBlocks * kLine;  // 16 bytes each
     u32 odd = 0;
 #pragma unroll
-    for (int i = 0; i < kWords; i += kWarp) {
-      int word = i + warp_lane();
-      if (kWords % kWarp == 0 || word < kWords)
-        odd |= *(const u32*)(codes + G::kCodes + word / (TILES * 4) * G::kLines + first + word % (TILES * 4) * 4) ^
-               0x40404040;
+    for (int i = 0; i < kPieces; i += kWarp) {
+      int piece = i + warp_lane();
+      if (kPieces % kWarp && piece >= kPieces) continue;
+      uint4 w = *(const uint4*)(codes + G::kCodes + (piece / kLine * G::kLines + first) * sizeof(Scale) +
+                                piece % kLine * 16);
+      odd |= unusual(Scale(), w.x) | unusual(Scale(), w.y) | unusual(Scale(), w.z) | unusual(Scale(), w.w);
     }
-    return !__any_sync(~0u, odd & 0xc0c0c0c0);
+    return !__any_sync(~0u, odd);
   }
 
   // multiply adds the products of step64 q of a stage, for 8 * N rows of X. What a thread reads lies at distances that
@@ -116,26 +186,31 @@ struct Columns {
   template <int N, class Q, class D>
   __device__ void multiply(D& d, const u8* codes, const u16* x, int q) const {
     static_assert(G::kLineBytes == 128, "a piece of 16 bytes is found by a row's last 3 bits");
-    int lane = warp_lane(), i = lane / 4, c = lane % 4, row = order(i);
-    const u8* line = codes + (first + i) * 128;
-    const Scale* scales = (const Scale*)(codes + G::kCodes) + (F::kWide == 0 ? 0 : q * 2 * G::kLines) + first + i;
+    int lane = warp_lane(), c = lane % 4, row = order(lane / 4);
+    const u8* line[2];
+    int piece[2], chunk = ((c / 2) ^ row) * 16 + c % 2 * 8;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      line[h] = codes + (first + column(h)) * 128 + c * F::kBits / 2;
+      piece[h] = (F::kBits == 4 ? q * 2 : q * 4) ^ column(h) % 8;
+    }
+    const Scale* scales =
+        (const Scale*)(codes + G::kCodes) + (F::kWide == 0 ? 0 : q * 2 * G::kLines) + first + lane / 4 * 2;
     const u8* rows = (const u8*)x + q * (G::kRows * 128) + row * 128;
-    int piece = (F::kBits == 4 ? q * 2 : q * 4) ^ i, chunk = ((c / 2) ^ row) * 16 + c % 2 * 8;
 #pragma unroll
     for (int g = 0; g < 2; g++) {
       u32 a[2][TILES][4];
 #pragma unroll
-      for (int t = 0; t < TILES; t++)
+      for (int t = 0; t < TILES; t++) {
+        Q quad(Two<Scale>(scales + (F::kWide == 0 ? 0 : g * G::kLines) + t * 16), tables);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          Q quad(scales[(F::kWide == 0 ? 0 : g * G::kLines) + t * 16 + h * 8], tables);
+        for (int h = 0; h < 2; h++)
 #pragma unroll
           for (int s = 0; s < 2; s++) {
-            const u8* at = F::kBits == 4 ? line + (piece ^ g) * 16 + c * 2 + s * 8
-                                         : line + (piece ^ (g * 2 + s)) * 16 + c * 4;
-            quad.numbers(a[s][t][h], a[s][t][h + 2], *(const typename Q::Codes*)(at + (t * 16 + h * 8) * 128));
+            const u8* at = line[h] + (F::kBits == 4 ? (piece[h] ^ g) * 16 + s * 8 : (piece[h] ^ (g * 2 + s)) * 16);
+            quad.numbers(a[s][t][h], a[s][t][h + 2], *(const typename Q::Codes*)(at + t * 2048), h);
           }
-        }
+      }
 #pragma unroll
       for (int s = 0; s < 2; s++)
 #pragma unroll
@@ -163,7 +238,7 @@ struct Columns {
       u32 a[TILES][4];
 #pragma unroll
       for (int t = 0; t < TILES; t++) {
-        int row = first + t * 16 + lane % 16;
+        int i = lane % 8, row = first + t * 16 + i * 2 + (lane / 8 % 2 ^ i / 4);
         load4(a[t], w + row * 64 + ((s * 2 + lane / 16) ^ (row & 7)) * 8);
       }
 #pragma unroll
@@ -201,20 +276,27 @@ struct Columns {
   }
 };
 
-// store_few is store_tile of a warp's 16 columns. A sum that is NaN is 0x7fffffff (see step16.go), which the card's
-// conversion rounds to 0x7fff, as narrow does.
+// store_few is store_tile of a warp's 16 columns, which the threads have in the order of `column`. A sum that is NaN is
+// 0x7fffffff (see step16.go), which the card's conversion rounds to 0x7fff, as narrow does.
 template <int ROWS>
 __device__ inline void store_few(const float* d, u16* out, long long ldo, int rows, int col, int n, bool wide) {
-  int lane = warp_lane(), q = lane % 4, c = col + q % 2 * 8;
+  int lane = warp_lane(), c = col + lane % 4 * 4;
+  u32 low = lane & 2 ? 0x1054 : 0x5410, high = low + 0x2222;
 #pragma unroll
-  for (int j = 0; j < ROWS / 16; j++)
-    if (j * 16 < rows) {
-      u32 w[4];
+  for (int j = 0; j < ROWS / 8; j++)
+    if (j * 8 < rows) {
+      u32 x = transposed(convert2(d[j * 4], d[j * 4 + 1])), y = transposed(convert2(d[j * 4 + 2], d[j * 4 + 3]));
+      u32 w[2] = {bytes_of(x, y, low), bytes_of(x, y, high)};
+      int row = j * 8 + order(lane / 4);
+      if (row >= rows || c >= n) continue;
+      u16* to = out + row * ldo + c;
+      if (wide && c + 4 <= n) {
+        *(uint2*)to = make_uint2(w[0], w[1]);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 4; i++) w[i] = transposed(convert2(d[j * 8 + i * 2], d[j * 8 + i * 2 + 1]));
-      exchange_quad(w);
-      int row = j * 16 + q / 2 * 8 + order(lane / 4);
-      if (row < rows && c < n) store_eight(out + row * ldo + c, w, c, n, wide);
+        for (int i = 0; i < 4; i++)
+          if (c + i < n) to[i] = (u16)(w[i / 2] >> i % 2 * 16);
+      }
     }
 }
 
@@ -254,6 +336,7 @@ __device__ inline void product_few(const Terms& terms, const Scales& scales, u16
   __shared__ Work works[R::kWorks];
   __shared__ Tables tables;
   R ring(bars, 2);
+  prefetch_maps(terms, &scales.map);
   int* after = (int*)(dynamic + STAGES * R::kSlot / 2);
   Table table = {after, after + groups + 1};
   fill(table, offsets, groups, segments, m, terms.height);
@@ -275,11 +358,9 @@ __device__ inline void product_few(const Terms& terms, const Scales& scales, u16
                                                              m, n);                                              \
   }
 
-// Tiles of quantized_wgmma.go: stages have 128 bytes of each row of codes, and are as many as the blocks hold.
+// Tiles of quantized_wgmma.go: stages have 128 bytes of each row of codes.
 #define PRODUCTS_FEW(name, FORMAT, DEEP, STAGES)                     \
   PRODUCT_FEW(nt_##name##_thin, FORMAT, 64, 16, DEEP, STAGES, 4, 1)  \
-  PRODUCT_FEW(nt_##name##_few, FORMAT, 256, 16, DEEP, 2, 2, 2)       \
-  PRODUCT_FEW(nt_##name##_several, FORMAT, 256, 32, DEEP, 2, 2, 4)   \
-  PRODUCT_FEW(nt_##name##_short, FORMAT, 128, 32, DEEP, STAGES, 2, 2)
+  PRODUCT_FEW(nt_##name##_several, FORMAT, 256, 32, DEEP, 2, 2, 4)
 
 #endif

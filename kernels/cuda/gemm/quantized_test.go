@@ -193,8 +193,9 @@ func TestQuantizedEveryCode(t *testing.T) {
 			}
 		}
 		k := q.Shape.Cols
-		checkIdentity(t, q, k, groups, []string{"codes_several", "codes_some", "codes_square"}, func(d kernels.Device,
-			out, x kernels.Tensor, g *kernels.Groups, w *kernels.QuantizedWeight) {
+		paths := []string{"codes_several", "codes_some", "codes_square", "codes_alone"}
+		checkIdentity(t, q, k, groups, paths, func(d kernels.Device, out, x kernels.Tensor, g *kernels.Groups,
+			w *kernels.QuantizedWeight) {
 			d.MatMul(out, g, kernels.Term{X: x, Q: w})
 		})
 		checkIdentity(t, q, rows, groups, []string{"codes_square", "codes_wide"}, func(d kernels.Device,
@@ -232,29 +233,28 @@ func TestCodesTilings(t *testing.T) {
 	for _, c := range []struct {
 		layout                string
 		groups, rows, columns int
-		depth                 int
 		want                  codesTiling
 	}{
-		{"nt", 32, 32864, 7168, 2048, codesWide},
-		{"nn", 128, 33216, 768, 2048, codesWide},
-		{"nt", 128, 1024, 1536, 2048, codesSeveral},
-		{"nt", 128, 1024, 2048, 768, codesFew},
-		{"nt", 128, 2048, 1536, 2048, codesSeveral},
-		{"nt", 128, 2048, 2048, 768, codesShort},
-		{"nt", 128, 4096, 1536, 2048, codesSome},
-		{"nt", 128, 8192, 1536, 2048, codesSome},
-		{"nt", 1, 64, 4096, 4096, codesSquare.of(32)},
-		{"nt", 1, 250, 2048, 4096, codesSquare.of(32)},
-		{"nt", 1, 250, 4096, 2048, codesSquare.of(64)},
-		{"nn", 1, 250, 4096, 2048, codesSquare.of(64)},
-		{"nt", 1, 512, 4096, 2048, codesSquare},
-		{"nt", 128, 12288, 1536, 2048, codesSquare},
-		{"nn", 128, 1024, 1536, 2048, codesSquare},
-		{"nt", 1, 32, 4096, 4096, codesThin},
+		{"nt", 32, 32864, 7168, codesWide},
+		{"nn", 128, 33216, 768, codesWide},
+		{"nt", 128, 1024, 1536, codesSeveral},
+		{"nt", 128, 1024, 2048, codesSeveral},
+		{"nt", 128, 2048, 1536, codesSeveral},
+		{"nt", 128, 2048, 2048, codesSeveral},
+		{"nt", 128, 4096, 1536, codesSome},
+		{"nt", 128, 8192, 1536, codesSome},
+		{"nt", 1, 64, 4096, codesAlone.of(32)},
+		{"nt", 1, 250, 2048, codesAlone.of(64)},
+		{"nt", 1, 250, 4096, codesAlone},
+		{"nn", 1, 250, 4096, codesSquare.of(64)},
+		{"nt", 1, 512, 4096, codesSquare},
+		{"nt", 128, 12288, 1536, codesSquare},
+		{"nn", 128, 1024, 1536, codesSquare},
+		{"nt", 1, 32, 4096, codesThin},
 	} {
-		if got := d.codesTilingFor(c.layout, c.groups, c.rows, c.columns, c.depth); got != c.want {
-			t.Errorf("%s, %d groups, %d rows, [%d, %d]: %s, want %s", c.layout, c.groups, c.rows,
-				c.columns, c.depth, got, c.want)
+		if got := d.codesTilingFor(c.layout, c.groups, c.rows, c.columns); got != c.want {
+			t.Errorf("%s, %d groups, %d rows, %d columns: %s, want %s", c.layout, c.groups, c.rows, c.columns, got,
+				c.want)
 		}
 	}
 }

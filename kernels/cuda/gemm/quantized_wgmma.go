@@ -18,16 +18,18 @@ type codesTiling struct {
 	bytes int // of each row of codes in a stage; 0: 64 columns
 	each  int // columns of a warp in the kernels of quantized_few.cuh, by mma.sync; 0: by wgmma
 	more  int // stages of codes of 8 bits, which are smaller, beyond those of the others
+	// warps that decode to shared memory (quantized_alone.cuh); 0: those that multiply decode
+	decoders int
 }
 
 var (
-	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, 0, 0, 0}
-	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, 0, 0, 0}
-	codesSome    = codesTiling{tiling{"_some", 256, 96, 96, 3, 1}, 64, 0, 1}
-	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, 128, 64, 0}
-	codesShort   = codesTiling{tiling{"_short", 128, 32, 32, 3, 2}, 128, 32, 1} // rows of few codes
-	codesFew     = codesTiling{tiling{"_few", 256, 16, 16, 2, 2}, 128, 32, 0}
-	codesThin    = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, 128, 16, 1}
+	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, 0, 0, 0, 0}
+	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, 0, 0, 0, 0}
+	codesSome    = codesTiling{tiling{"_some", 256, 96, 96, 3, 1}, 64, 0, 1, 0}
+	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, 128, 64, 0, 0}
+	// alone on its multiprocessor
+	codesAlone = codesTiling{tiling: tiling{"_alone", 64, 128, 128, 7, 2}, decoders: 12}
+	codesThin  = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, 128, 16, 1, 0}
 )
 
 // of is the variant with tiles of fewer rows.
@@ -38,16 +40,17 @@ func (s codesTiling) of(height int) codesTiling {
 
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
 var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64),
-	codesSome, codesSeveral, codesShort, codesFew, codesThin},
+	codesAlone, codesAlone.of(32), codesAlone.of(64), codesSome, codesSeveral, codesThin},
 	"nn": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64)}}
 
 // QuantizedPaths are the values of [driver.Context.Path] that force each variant of products with weights in codes.
 var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_several",
-	"codes_short", "codes_few", "codes_thin", "codes_square32", "codes_square64"}
+	"codes_thin", "codes_square32", "codes_square64", "codes_alone", "codes_alone32",
+	"codes_alone64"}
 
 // codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Groups are
 // of uneven sizes: most of them fit one tile.
-func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) codesTiling {
+func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTiling {
 	for _, s := range codesTilings[layout] {
 		if d.Path == "codes"+s.String() {
 			return s
@@ -59,24 +62,22 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns, depth int) co
 	case average >= 112 && wide >= d.Processors:
 		return codesWide
 	case layout == "nn" || average > 80 || average > 48 && some < d.Processors:
-		return d.codesSquareFor(groups, rows, columns)
+		return d.codesSquareFor(layout, groups, rows, columns)
 	case 2*some <= d.Processors:
 		return codesThin
-	case average <= 10 && depth < 1024:
-		return codesFew
-	case average <= 24 && depth < 1024:
-		return codesShort
 	case average <= 24:
 		return codesSeveral
 	}
 	return codesSome
 }
 
-// codesSquareFor is codesSquare with the fewest rows of a tile that leave each multiprocessor at most one. More tiles
-// decode a weight more often, but on multiprocessors that had nothing to do, and products of fewer rows are shorter.
-func (d *Ops) codesSquareFor(groups, rows, columns int) codesTiling {
-	for _, height := range []int{32, 64} {
-		if s := codesSquare.of(height); s.tiles(groups, rows, columns) <= d.Processors {
+// codesSquareFor is the tile with the fewest rows that leaves each multiprocessor at most one. More tiles decode a
+// weight more often, but on multiprocessors that had nothing to do, and products of fewer rows are shorter; of tiles of
+// 64 columns a multiprocessor decodes half of what it does of those of 128.
+func (d *Ops) codesSquareFor(layout string, groups, rows, columns int) codesTiling {
+	for _, s := range []codesTiling{codesAlone.of(32), codesAlone.of(64), codesAlone, codesSquare.of(32),
+		codesSquare.of(64)} {
+		if slices.Contains(codesTilings[layout], s) && s.tiles(groups, rows, columns) <= d.Processors {
 			return s
 		}
 	}
@@ -139,13 +140,18 @@ func (s codesTiling) threads() int {
 	if s.each > 0 {
 		return s.columns/s.each*32 + 64
 	}
-	return s.tiling.threads()
+	return s.tiling.threads() + s.decoders*32
 }
 
 // shared is the bytes of the ring, of what aligning it may cost, and of the table of groups.
 func (s codesTiling) shared(layout string, f codesFormat, groups int) int {
 	lines, lineBytes, blocks := s.stage(layout, f)
-	weights := max((lines*(lineBytes+blocks*f.Scale.Bits()/8)+1023)&^1023, s.columns*128)
+	weights := (lines*(lineBytes+blocks*f.Scale.Bits()/8) + 1023) &^ 1023
+	if s.decoders > 0 {
+		weights += s.columns * 128 // in memory of their own
+	} else {
+		weights = max(weights, s.columns*128)
+	}
 	return s.slots(f)*(weights+s.rows*s.depth(f)*2) + 1024 + (groups+1)*8
 }
 
@@ -191,7 +197,7 @@ func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *
 	if g != nil {
 		offsets, segments = driver.Address(g.Offsets), g.Segments
 	}
-	s := d.codesTilingFor(layout, groups, rows, out.Cols, terms[0].X.Cols)
+	s := d.codesTilingFor(layout, groups, rows, out.Cols)
 	lines, lineBytes, blocks := s.stage(layout, f)
 	q := terms[0].Q
 	codes := d.BoxesOf(q.Codes, lineBytes, lines, lineBytes)

@@ -52,6 +52,9 @@ __device__ inline void copy_box(void* to, const TensorMap* map, int column, int 
       : "memory");
 }
 
+// prefetch_map asks for the description of a tensor, which its first copy would wait for.
+__device__ inline void prefetch_map(const TensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map)); }
+
 // operand describes shared memory in 128-byte swizzled rows: boxes of 64 elements in a row, BOX bytes each, 1 KiB for
 // every 8 rows. Rows are along k for operands that are contiguous there; else rows are k, and the boxes follow each
 // other across it. It is the descriptor's low half; the high one is the same for all.

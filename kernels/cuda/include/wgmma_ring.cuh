@@ -41,11 +41,16 @@ struct Slots {
   }
   // free waits until the slot may be overwritten and announces `bytes` that arrive at the barrier it returns.
   __device__ u64* free(int bytes) {
-    barrier_wait(empty + slot, phase ^ 1);
+    wait_free();
     barrier_expect(full + slot, bytes);
     return full + slot;
   }
   __device__ void filled() { barrier_wait(full + slot, phase); }
+  // wait_free and arrive are free and the arrival of a warp that writes to the slot by itself.
+  __device__ void wait_free() { barrier_wait(empty + slot, phase ^ 1); }
+  __device__ void arrive() {
+    if (warp_lane() == 0) barrier_arrive(full + slot);
+  }
   // release_last gives back the slot before the current one.
   __device__ void release_last() {
     if (warp_lane() == 0) barrier_arrive(empty + (slot == 0 ? STAGES - 1 : slot - 1));
