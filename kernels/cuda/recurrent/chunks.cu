@@ -86,7 +86,8 @@ template <int V>
 struct Scan {
   Slab slabs[kSlabs];
   Decays decays[kSlabs];
-  float n[kChunk][V], state[1][V];  // state [dim][V]
+  using Own = Chains<V, kThreads>;
+  float n[kChunk][Own::kStride], state[1][Own::kStride];  // state [dim][kStride]
 };
 
 // chunk_scan: a block for V values of a head of a sequence. out nil: the backward's replay, which keeps the state
@@ -96,7 +97,8 @@ template <class T, int V>
 __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* reads, const float* q, const float* k,
                            const T* v, const float* c, const float* factor, const float* p, const float* m,
                            const float* skip, const Sequence* sequences, const Cut* cuts, Slots slots, int os, int vs) {
-  constexpr bool kAlone = V < kTile;  // on a multiprocessor: no other block computes while values are on their way
+  using Own = Chains<V, kThreads>;
+  constexpr int kStride = Own::kStride;
   Scan<V>& s = *(Scan<V>*)shared_scan;
   float *state = s.state[0], *n = s.n[0];
   Sequence seq = sequences[blockIdx.x];
@@ -140,53 +142,58 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
 
   for (int x = threadIdx.x; x < h.dim * V; x += kThreads) {
     int e = x / V, j = x % V;
-    state[x] = seq.fresh || j >= cols ? 0.f : kept[(size_t)e * h.values + j];
+    state[e * kStride + j] = seq.fresh || j >= cols ? 0.f : kept[(size_t)e * h.values + j];
   }
   for (int i = 0; i < seq.count; i++) {
     Cut cut = cuts[seq.first + i];
     Decays& d = s.decays[i % kSlabs];
     int from = cut.from, end = cut.end();
     size_t row = cut.row;
-    Chains<V> value;
     auto input = [&](int r, int j) { return load(v, (row + r) * vs + head * h.values + first + j); };
-    if (kAlone) value.each(cut.rows, cols, [&](int r, int j, float& x) { x = input(r, j); });
-    auto known = [&](int r, int j, float x) { return kAlone ? x : input(r, j); };
     __syncthreads();
     for (int x = threadIdx.x; x < from * V; x += kThreads)
-      n[x] = x % V < cols ? slots.n[(slot * kChunk + x / V) * h.values + first + x % V] : 0.f;
+      n[x / V * kStride + x % V] = x % V < cols ? slots.n[(slot * kChunk + x / V) * h.values + first + x % V] : 0.f;
     if (states)
       for (int x = threadIdx.x; x < h.dim * V; x += kThreads)
         if (x % V < cols)
           states[((size_t)(seq.first + i) * h.heads + head) * h.dim * h.values + (size_t)(x / V) * h.values + first +
-                 x % V] = state[x];
+                 x % V] = state[x / V * kStride + x % V];
 
-    auto of_state = [&](Chains<V>& t) {
-      for (int e = 0; e < h.dim; e += kTile) t.across(ring.next(), state + e * V, cut.rows, min(kTile, h.dim - e));
+    auto of_state = [&](Own& t) {
+      for (int e = 0; e < h.dim; e += kTile)
+        t.across(ring.next(), state + e * kStride, cut.rows, min(kTile, h.dim - e));
     };
     if (h.delta) {
-      Chains<V> t;
+      Own t;
       of_state(t);
       if (reads)
         t.each(cut.rows, cols,
                [&](int r, int j, float x) { reads[((row + r) * h.heads + head) * h.values + first + j] = x; });
       t.times(cut.rows, [&](int r) { return -exp2_sub(d.c[from + r], 1.f, 0.f); });
-      t.each(cut.rows, cols, [&](int r, int j, float x) { n[(from + r) * V + j] = x; });
-      value.each(cut.rows, cols, [&](int r, int j, float x) {
-        n[(from + r) * V + j] = (known(r, j, x) + n[(from + r) * V + j]) * d.factor[r];
+      t.each(cut.rows, cols, [&](int r, int j, float x) {
+        n[(from + r) * kStride + j] = (input(r, j) + x) * d.factor[r];
       });
       Slab& pairs = ring.next();
-      solve(s.n, from, cut.rows, [](int r) { return r; }, [&](int r, int j) { return pairs.v[r - from][j]; });
+      __syncthreads();
+      solve<V, kThreads>(
+          n, from, end, [](int i) { return i; },
+          [&](int i, int j) { return pairs.v[i - from][j]; },
+          [&](int i, int j, float* w) { *(float4*)w = *(const float4*)&pairs.v[i][j]; },
+          [&](int i, int j, float* y) { Own::write(n + i * kStride + j, y); });
+      __syncthreads();
     } else {
-      value.each(cut.rows, cols, [&](int r, int j, float x) {
-        n[(from + r) * V + j] = known(r, j, x) * factor[(row + r) * h.heads + head];
+      Own t;
+      t.each(cut.rows, cols, [&](int r, int j, float) {
+        n[(from + r) * kStride + j] = input(r, j) * factor[(row + r) * h.heads + head];
       });
       __syncthreads();
     }
     if (added)
       for (int x = threadIdx.x; x < cut.rows * V; x += kThreads)
-        if (x % V < cols) added[((row + x / V) * h.heads + head) * h.values + first + x % V] = n[from * V + x];
+        if (x % V < cols)
+          added[((row + x / V) * h.heads + head) * h.values + first + x % V] = n[(from + x / V) * kStride + x % V];
     if (out) {
-      Chains<V> t;
+      Own t;
       of_state(t);
       t.times(cut.rows, [&](int r) { return exp2_sub(d.c[from + r], 1.f, 0.f); });
       t.across(ring.next(), n, cut.rows, end);
@@ -204,11 +211,12 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
         if (threadIdx.x < kChunk) d.weight[threadIdx.x] = exp2_sub(d.c[threadIdx.x], -1.f, last);
         __syncthreads();
       }
-      scale(keys, d.weight, end);
-      Chains<V> t;
-      t.each(h.dim - e, cols, [&](int r, int j, float& x) { x = state[(e + r) * V + j] * factor_of_all; });
+      scale(keys, d.weight, end, threadIdx.x, kThreads);
+      __syncthreads();
+      Own t;
+      t.each(h.dim - e, cols, [&](int r, int j, float& x) { x = state[(e + r) * kStride + j] * factor_of_all; });
       t.down(keys, n, end);
-      t.each(h.dim - e, cols, [&](int r, int j, float x) { state[(e + r) * V + j] = x; });
+      t.each(h.dim - e, cols, [&](int r, int j, float x) { state[(e + r) * kStride + j] = x; });
     }
   }
   if (!slots.s || seq.count == 0) return;
@@ -216,10 +224,11 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
   Cut cut = cuts[seq.first + seq.count - 1];
   for (int x = threadIdx.x; x < cut.rows * V; x += kThreads)
     if (x % V < cols)
-      slots.n[(slot * kChunk + cut.from + x / V) * h.values + first + x % V] = n[cut.from * V + x];
+      slots.n[(slot * kChunk + cut.from + x / V) * h.values + first + x % V] =
+          n[(cut.from + x / V) * kStride + x % V];
   if (seq.fresh || seq.count > 1 || cut.end() == kChunk)
     for (int x = threadIdx.x; x < h.dim * V; x += kThreads)
-      if (x % V < cols) kept[(size_t)(x / V) * h.values + x % V] = state[x];
+      if (x % V < cols) kept[(size_t)(x / V) * h.values + x % V] = state[x / V * kStride + x % V];
 }
 #define CHUNK_SCAN(T)                                                                                                 \
   (Heads h, T * out, float* states, float* added, float* reads, const float* q, const float* k, const T* v,           \

@@ -133,33 +133,58 @@ func (op *chunked) chunks() {
 func queryScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
 
 // scan is how a part's sequences are scanned: a block for so many values of each head of each sequence, with so many
-// bytes of shared memory.
+// threads and bytes of shared memory, by teams where it has a multiprocessor alone for more than a cut or two.
 type scan struct {
-	values  int
-	grid    [3]int
-	variant string
-	bytes   int
+	teams          bool
+	values         int
+	grid           [3]int
+	variant        string
+	threads, bytes int
 }
 
+// leastValues is the fewest values of a block, teamCuts how many cuts sequences have on average where teams scan them.
+const (
+	leastValues = 16
+	teamCuts    = 2
+)
+
+// mostOf32 is the most columns of keys for which a team's block of 32 values has shared memory for two states.
+const mostOf32 = 128
+
 // scan takes the most values a block, of 64, 32 and 16, unless half as many would still be one block on each
-// multiprocessor. rows is how many rows of values a block has in addition to the state. The choice changes no bit.
+// multiprocessor. rows is how many rows of values a block without teams has in addition to the state. The choice
+// changes no bit.
 func (op *chunked) scan(p chunkedPart, rows int) scan {
 	s, blocks := scan{values: chunksTile}, func(values int) int {
 		return p.sequences * op.r.Heads * driver.Blocks(op.r.ValueDim, values)
 	}
-	for s.values > chunkScansAcross && blocks(s.values/2) <= op.d.Processors {
+	long := p.cuts >= teamCuts*p.sequences
+	tooWide := func() bool { return long && s.values == 2*leastValues && op.r.KeyDim > mostOf32 }
+	for s.values > leastValues && (blocks(s.values/2) <= op.d.Processors || tooWide()) {
 		s.values /= 2
 	}
 	s.grid = [3]int{p.sequences, op.r.Heads, driver.Blocks(op.r.ValueDim, s.values)}
 	s.variant = fmt.Sprintf("_%d%s", s.values, driver.Suffix(op.v))
-	s.bytes = 4 * (chunkScansFloats + (op.r.KeyDim+rows)*s.values)
+	if s.teams = long && s.values < chunksTile; s.teams {
+		stride := s.values + s.values/teamsTeamAcross
+		s.threads, s.bytes = teamsTeamThreads, 4*(teamsTeamFloats+2*(op.r.KeyDim+chunksChunk)*stride)
+	} else {
+		stride := s.values + s.values/chunkScansAcross
+		s.threads, s.bytes = chunksThreads, 4*(chunkScansFloats+(op.r.KeyDim+rows)*stride)
+	}
 	return s
 }
 
 // walk takes the chunks of each sequence of a part in order: to out, or for the backward to the three others.
 func (op *chunked) walk(p chunkedPart, out kernels.Tensor, states, added, reads cu.DevicePtr) {
 	s, scan := op.state, op.scan(p, chunksChunk)
-	launchChunkScan(op.d.Context, scan.variant, scan.grid, chunksThreads, scan.bytes, &op.heads, out, states, added,
+	if scan.teams {
+		launchTeamScan(op.d.Context, scan.variant, scan.grid, scan.threads, scan.bytes, &op.heads, out, states, added,
+			reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms, op.skip, p.sequencesAt, p.cutsAt, s.S,
+			s.K, s.N, s.C, out.Stride, op.v.Stride)
+		return
+	}
+	launchChunkScan(op.d.Context, scan.variant, scan.grid, scan.threads, scan.bytes, &op.heads, out, states, added,
 		reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms, op.skip, p.sequencesAt, p.cutsAt, s.S, s.K,
 		s.N, s.C, out.Stride, op.v.Stride)
 }

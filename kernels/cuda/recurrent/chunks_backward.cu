@@ -12,7 +12,8 @@ template <int V>
 struct Unroll {
   Slab slabs[kSlabs];
   Decays decays[kSlabs];
-  float x[kChunk][V], gradient[kChunk][V], state[1][V];  // state [dim][V]: A
+  using Own = Chains<V, kThreads>;
+  float x[kChunk][Own::kStride], gradient[kChunk][Own::kStride], state[1][Own::kStride];  // [dim][kStride]: A
 };
 
 // chunk_unroll: grads F32 [cuts, heads, dim, values] takes A behind each cut, `to` F32 [rows, heads, values] what the
@@ -21,6 +22,8 @@ template <class T, int V>
 __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, const float* k, const T* dout,
                              const float* c, const float* beta, const float* p, const float* m,
                              const Sequence* sequences, const Cut* cuts, int ds) {
+  using Own = Chains<V, kThreads>;
+  constexpr int kStride = Own::kStride;
   Unroll<V>& s = *(Unroll<V>*)shared_scan;
   float *state = s.state[0], *x = s.x[0], *gradient = s.gradient[0];
   Sequence seq = sequences[blockIdx.x];
@@ -54,48 +57,56 @@ __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, c
   Ring<decltype(part), decltype(decays)> ring(s.slabs, s.decays, cuts + seq.first + seq.count - 1, seq.count, -1, parts,
                                               part, decays);
 
-  for (int i = threadIdx.x; i < h.dim * V; i += kThreads) state[i] = 0.f;
+  for (int i = threadIdx.x; i < h.dim * kStride; i += kThreads) state[i] = 0.f;
   for (int chunk = 0; chunk < seq.count; chunk++) {
     int at = seq.first + seq.count - 1 - chunk;
     Cut cut = cuts[at];
     Decays& d = s.decays[chunk % kSlabs];
     int rows = cut.rows;
     size_t row = cut.row;
-    Chains<V> own;
+    Own own;
     own.each(rows, cols, [&](int r, int j, float& y) { y = load(dout, (row + r) * ds + head * h.values + first + j); });
     __syncthreads();
     for (int i = threadIdx.x; i < h.dim * V; i += kThreads)
       if (i % V < cols)
-        grads[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)(i / V) * h.values + first + i % V] = state[i];
-    Chains<V> t;
-    for (int e = 0; e < h.dim; e += kTile) t.across(ring.next(), state + e * V, rows, min(kTile, h.dim - e));
+        grads[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)(i / V) * h.values + first + i % V] =
+            state[i / V * kStride + i % V];
+    Own t;
+    for (int e = 0; e < h.dim; e += kTile) t.across(ring.next(), state + e * kStride, rows, min(kTile, h.dim - e));
     float last = d.c[rows - 1], all = exp2_sub(last, 1.f, 0.f);
     if ((int)threadIdx.x < rows) d.weight[threadIdx.x] = exp2_sub(d.c[threadIdx.x], 1.f, 0.f);
     t.times(rows, [&](int r) { return exp2_sub(d.c[r], -1.f, last); });
-    own.each(rows, cols, [&](int r, int j, float y) { gradient[r * V + j] = y; });
+    own.each(rows, cols, [&](int r, int j, float y) { gradient[r * kStride + j] = y; });
     t.down(ring.next(), gradient, rows);
-    t.each(rows, cols, [&](int r, int j, float y) { x[r * V + j] = y; });
+    t.each(rows, cols, [&](int r, int j, float y) { x[r * kStride + j] = y; });
     if (h.delta) {
       Slab& pairs = ring.next();
-      solve(
-          s.x, 0, rows, [&](int r) { return rows - 1 - r; },
-          [&](int r, int j) { return pairs.v[rows - 1 - j][rows - 1 - r]; });
-    } else {
       __syncthreads();
+      auto reversed = [&](int r) { return rows - 1 - r; };
+      solve<V, kThreads>(
+          x, 0, rows, reversed,
+          [&](int i, int j) { return pairs.v[rows - 1 - j][rows - 1 - i]; },
+        [&](int i, int j, float* w) {
+#pragma unroll
+            for (int y = 0; y < 4; y++) w[y] = pairs.v[kChunk - 1 - j - y][kChunk - 1 - i];
+          },
+          [&](int i, int j, float* y) { Own::write(x + reversed(i) * kStride + j, y); });
     }
+    __syncthreads();
     for (int i = threadIdx.x; i < rows * V; i += kThreads) {
       int r = i / V, j = i % V;
-      if (j < cols) to[((row + r) * h.heads + head) * h.values + first + j] = x[i];
-      if (h.delta) x[i] = x[i] * -(d.factor[r] * d.weight[r]);
+      if (j < cols) to[((row + r) * h.heads + head) * h.values + first + j] = x[r * kStride + j];
+      if (h.delta) x[r * kStride + j] = x[r * kStride + j] * -(d.factor[r] * d.weight[r]);
     }
     for (int e = 0; e < h.dim; e += kTile) {
       Slab& queries = ring.next();
-      scale(queries, d.weight, rows);
-      Chains<V> a;
-      a.each(h.dim - e, cols, [&](int r, int j, float& y) { y = state[(e + r) * V + j] * all; });
+      scale(queries, d.weight, rows, threadIdx.x, kThreads);
+      __syncthreads();
+      Own a;
+      a.each(h.dim - e, cols, [&](int r, int j, float& y) { y = state[(e + r) * kStride + j] * all; });
       a.down(queries, gradient, rows);
       if (h.delta) a.down(ring.next(), x, rows);
-      a.each(h.dim - e, cols, [&](int r, int j, float y) { state[(e + r) * V + j] = y; });
+      a.each(h.dim - e, cols, [&](int r, int j, float y) { state[(e + r) * kStride + j] = y; });
     }
   }
 }

@@ -68,8 +68,13 @@ func (op *chunkedGrad) gradients(p chunkedPart, at []cu.DevicePtr) {
 		at[9]
 	op.walk(p, kernels.Tensor{}, states, n, reads)
 	scan := op.scan(p, 2*chunksChunk)
-	launchChunkUnroll(d.Context, scan.variant, scan.grid, chunksThreads, scan.bytes, &op.heads, grads, x, op.queries,
-		op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, p.sequencesAt, p.cutsAt, op.dout.Stride)
+	if scan.teams {
+		launchTeamUnroll(d.Context, scan.variant, scan.grid, scan.threads, scan.bytes, &op.heads, grads, x, op.queries,
+			op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, p.sequencesAt, p.cutsAt, op.dout.Stride)
+	} else {
+		launchChunkUnroll(d.Context, scan.variant, scan.grid, scan.threads, scan.bytes, &op.heads, grads, x,
+			op.queries, op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, p.sequencesAt, p.cutsAt, op.dout.Stride)
+	}
 	launchChunkGrads(d.Context, driver.Suffix(op.v), [3]int{p.cuts, r.KeyHeads, 1}, chunksThreads, pairsBytes,
 		&op.heads, op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x, u, qs, dq, dk, op.dv, op.db, op.dg,
 		op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride, op.dout, op.v, op.skip, p.cutsAt,

@@ -20,6 +20,9 @@ const (
 	chunksChunk      = 64    // chunks.cuh
 	chunksThreads    = 256   // chunks.cuh
 	chunksTile       = 64    // chunks.cuh
+	teamsTeamAcross  = 8     // teams.cuh
+	teamsTeamFloats  = 36480 // teams.cuh
+	teamsTeamThreads = 352   // teams.cuh
 )
 
 // chunksCut is struct Cut of chunks.cuh.
@@ -478,6 +481,78 @@ func launchShortConvSlope[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context
 	ctx.Launch("short_conv_slope"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:72])
 }
 
+// launchTeamScan enqueues a kernel of team_scan.cu: team_scan_32_f32, team_scan_32_bf16, team_scan_16_f32,
+// team_scan_16_bf16.
+func launchTeamScan[P1, P2, P3, P4, P5, P6, P7, P8, P9, P10, P11, P12, P13, P14, P15, P16 driver.Operand](
+	ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int, h *chunksHeads, out P1, states P2,
+	added P3, reads P4, q P5, k P6, v P7, c P8, factor P9, p P10, m P11, skip P12,
+	sequences driver.Array[chunksSequence], cuts driver.Array[chunksCut], slotS P13, slotK P14, slotN P15,
+	slotC P16, os, vs int) {
+	params := struct {
+		h         chunksHeads
+		_         [4]byte
+		out       cu.DevicePtr
+		states    cu.DevicePtr
+		added     cu.DevicePtr
+		reads     cu.DevicePtr
+		q         cu.DevicePtr
+		k         cu.DevicePtr
+		v         cu.DevicePtr
+		c         cu.DevicePtr
+		factor    cu.DevicePtr
+		p         cu.DevicePtr
+		m         cu.DevicePtr
+		skip      cu.DevicePtr
+		sequences driver.Array[chunksSequence]
+		cuts      driver.Array[chunksCut]
+		slotS     cu.DevicePtr
+		slotK     cu.DevicePtr
+		slotN     cu.DevicePtr
+		slotC     cu.DevicePtr
+		os        int32
+		vs        int32
+	}{
+		h: *h, out: driver.At(out), states: driver.AtType(states, kernels.F32),
+		added: driver.AtType(added, kernels.F32), reads: driver.AtType(reads, kernels.F32),
+		q: driver.AtType(q, kernels.F32), k: driver.AtType(k, kernels.F32), v: driver.At(v),
+		c: driver.AtType(c, kernels.F32), factor: driver.AtType(factor, kernels.F32), p: driver.AtType(p, kernels.F32),
+		m: driver.AtType(m, kernels.F32), skip: driver.AtType(skip, kernels.F32), sequences: sequences, cuts: cuts,
+		slotS: driver.AtType(slotS, kernels.F32), slotK: driver.AtType(slotK, kernels.F32),
+		slotN: driver.AtType(slotN, kernels.F32), slotC: driver.AtType(slotC, kernels.F32), os: driver.Int32(os),
+		vs: driver.Int32(vs),
+	}
+	ctx.Launch("team_scan"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:176])
+}
+
+// launchTeamUnroll enqueues a kernel of team_unroll.cu: team_unroll_32_f32, team_unroll_32_bf16, team_unroll_16_f32,
+// team_unroll_16_bf16.
+func launchTeamUnroll[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *driver.Context, variant string,
+	grid [3]int, threads, sharedBytes int, h *chunksHeads, grads P1, to P2, q P3, k P4, dout P5, c P6, beta P7,
+	p P8, m P9, sequences driver.Array[chunksSequence], cuts driver.Array[chunksCut], ds int) {
+	params := struct {
+		h         chunksHeads
+		_         [4]byte
+		grads     cu.DevicePtr
+		to        cu.DevicePtr
+		q         cu.DevicePtr
+		k         cu.DevicePtr
+		dout      cu.DevicePtr
+		c         cu.DevicePtr
+		beta      cu.DevicePtr
+		p         cu.DevicePtr
+		m         cu.DevicePtr
+		sequences driver.Array[chunksSequence]
+		cuts      driver.Array[chunksCut]
+		ds        int32
+	}{
+		h: *h, grads: driver.AtType(grads, kernels.F32), to: driver.AtType(to, kernels.F32),
+		q: driver.AtType(q, kernels.F32), k: driver.AtType(k, kernels.F32), dout: driver.At(dout),
+		c: driver.AtType(c, kernels.F32), beta: driver.AtType(beta, kernels.F32), p: driver.AtType(p, kernels.F32),
+		m: driver.AtType(m, kernels.F32), sequences: sequences, cuts: cuts, ds: driver.Int32(ds),
+	}
+	ctx.Launch("team_unroll"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:116])
+}
+
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
 	"chunk_grads_bf16", "chunk_grads_f32", "chunk_keep", "chunk_keys_bf16", "chunk_keys_f32", "chunk_pairs_bf16",
@@ -487,5 +562,6 @@ var Kernels = []string{
 	"chunk_unroll_64_f32", "decay_backward_bf16", "decay_backward_f32", "decay_bf16", "decay_f32",
 	"short_conv_backward_bf16", "short_conv_backward_f32", "short_conv_bf16", "short_conv_blocks_bf16",
 	"short_conv_blocks_f32", "short_conv_f32", "short_conv_keep_bf16", "short_conv_keep_f32",
-	"short_conv_slope_bf16", "short_conv_slope_f32",
+	"short_conv_slope_bf16", "short_conv_slope_f32", "team_scan_16_bf16", "team_scan_16_f32", "team_scan_32_bf16",
+	"team_scan_32_f32", "team_unroll_16_bf16", "team_unroll_16_f32", "team_unroll_32_bf16", "team_unroll_32_f32",
 }
