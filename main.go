@@ -839,11 +839,25 @@ func serveCommand() *cobra.Command {
 }
 
 func devicesCommand() *cobra.Command {
-	return &cobra.Command{
+	var arch, exp2 string
+	c := &cobra.Command{
 		Use:   "devices",
 		Short: "List the devices of this machine, with memory, power, clocks and links of GPUs",
-		Args:  none,
+		Long: "The devices of this machine, a line each. --compile fills the cache of compiled kernels instead, so\n" +
+			"that the first start on a rented node does not wait for it: make kernels does so without a GPU, in the\n" +
+			"image of a container.",
+		Example: "  lockstep devices\n  XDG_CACHE_HOME=/image/cache lockstep devices --compile sm_90a",
+		Args:    none,
 		RunE: func(*cobra.Command, []string) error {
+			if arch != "" {
+				def := devices.Definition(devices.CUDA)
+				def.Exp2 = kernels.Exp2Mode(exp2)
+				line, err := devices.Prepare(def, arch)
+				if err == nil {
+					fmt.Println(line)
+				}
+				return err
+			}
 			lines, err := devices.List()
 			if err == nil {
 				fmt.Println(strings.Join(lines, "\n"))
@@ -851,6 +865,10 @@ func devicesCommand() *cobra.Command {
 			return err
 		},
 	}
+	c.Flags().StringVar(&arch, "compile", "", "compile all kernels for this architecture: sm_90a (H100, H200) or "+
+		"sm_100a (B200)")
+	c.Flags().StringVar(&exp2, "exp2", string(kernels.Exp2Ex2h), "their arithmetic of 2^x: ex2h or poly")
+	return c
 }
 
 func tokenizeCommand() *cobra.Command {

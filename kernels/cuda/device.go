@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -86,6 +87,20 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	}
 	return d, nil
 }
+
+// Prepare compiles the kernels of an architecture, as sm_90a, by a definition into the user's cache, where New finds
+// them, and returns its folder and how many objects they are. It takes no GPU.
+func Prepare(def kernels.Definition, arch string) (folder string, objects int, err error) {
+	if err := def.Validate(); err != nil {
+		return "", 0, err
+	}
+	if !architecture.MatchString(arch) {
+		return "", 0, fmt.Errorf("architecture %q: want sm_90a (H100, H200), sm_100a (B200) or a later one", arch)
+	}
+	return driver.Prepare(sources, arch, def)
+}
+
+var architecture = regexp.MustCompile(`^sm_(9|1[0-9])[0-9]a$`)
 
 func newDevice(c *driver.Context) *Device {
 	d := &Device{Context: c, gemmOps: gemm.New(c), attentionOps: attention.New(c), moeOps: moe.New(c),

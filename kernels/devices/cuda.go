@@ -24,6 +24,14 @@ func openCUDA(def kernels.Definition, gpu int) (kernels.Device, error) {
 	return dev, nil
 }
 
+func prepareCUDA(def kernels.Definition, arch string) (line string, err error) {
+	folder, objects, err := cuda.Prepare(def, arch)
+	if err != nil {
+		return "", fmt.Errorf("device cuda: %w", err)
+	}
+	return fmt.Sprintf("%d modules for %s, exp2 %s, in %s", objects, arch, def.Exp2, folder), nil
+}
+
 // countGPUs is how many GPUs the driver has.
 func countGPUs() (int, error) {
 	n, err := cu.NumDevices()

@@ -123,6 +123,12 @@ func open(c Config) (kernels.Device, error) {
 	return dev, nil
 }
 
+// Prepare compiles the kernels of a GPU's architecture, as sm_90a, into the user's cache, as the first Open on such a
+// GPU would, and says in a line what is there. It takes no GPU.
+func Prepare(def kernels.Definition, arch string) (line string, err error) {
+	return prepareCUDA(def, arch)
+}
+
 // List describes the devices that Open can open on this machine, a line each. Where there is no GPU, or the build has
 // no CUDA, a line says so.
 func List() ([]string, error) {

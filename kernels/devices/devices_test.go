@@ -112,3 +112,10 @@ func TestOpenGauges(t *testing.T) {
 		t.Errorf("gauge %v, error %v", g, err)
 	}
 }
+
+// Kernels of an architecture that there is none of are refused, and all by a build without CUDA.
+func TestPrepareErrors(t *testing.T) {
+	if line, err := Prepare(Definition(CUDA), "sm_70"); err == nil || !strings.Contains(err.Error(), "device cuda: ") {
+		t.Errorf("%q, error %v", line, err)
+	}
+}

@@ -13,6 +13,8 @@ var errNoCUDA = errors.New("device cuda: this build has only cpu, run make cuda 
 
 func openCUDA(kernels.Definition, int) (kernels.Device, error) { return nil, errNoCUDA }
 
+func prepareCUDA(kernels.Definition, string) (string, error) { return "", errNoCUDA }
+
 func countGPUs() (int, error) { return 0, errNoCUDA }
 
 func openCUDAGauge(int) (kernels.Gauge, error) { return nil, errNoCUDA }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"sync"
@@ -80,9 +82,9 @@ func defines(def kernels.Definition) (flags []string) {
 	return flags
 }
 
-// loadKernels compiles every source for an architecture and a definition, all at once, or takes it from the cache, and
-// loads it.
-func loadKernels(sources Sources, arch string, def kernels.Definition) (map[string]*function, error) {
+// CompileAll compiles every source for an architecture and a definition, all at once, or takes it from the cache:
+// objects by the names of the sources.
+func CompileAll(sources Sources, arch string, def kernels.Definition) (map[string]Object, error) {
 	names, err := sources.names("*.cu")
 	if err != nil {
 		return nil, err
@@ -96,9 +98,22 @@ func loadKernels(sources Sources, arch string, def kernels.Definition) (map[stri
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	loaded := map[string]*function{}
+	of := map[string]Object{}
 	for i, name := range names {
-		found, err := loadModule(objects[i].Code, objects[i].Kernels, MaxShared)
+		of[name] = objects[i]
+	}
+	return of, nil
+}
+
+// loadKernels loads what CompileAll has compiled.
+func loadKernels(sources Sources, arch string, def kernels.Definition) (map[string]*function, error) {
+	objects, err := CompileAll(sources, arch, def)
+	if err != nil {
+		return nil, err
+	}
+	loaded := map[string]*function{}
+	for name, o := range objects {
+		found, err := loadModule(o.Code, o.Kernels, MaxShared)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -110,51 +125,104 @@ func loadKernels(sources Sources, arch string, def kernels.Definition) (map[stri
 	return loaded, nil
 }
 
-// Compile is a source's object for an architecture and a definition, from the cache where it is there. What decides
-// the object is in the key.
-func Compile(sources Sources, name, arch string, def kernels.Definition) (Object, error) {
-	source, err := sources.text(name)
-	if err != nil {
-		return Object{}, err
+// unit is what decides an object.
+type unit struct {
+	name, source string
+	flags        []string
+	headers      []nvrtc.Include // that the source includes: another one's change compiles nothing again
+	path         string          // of its object in the cache; "": there is none
+}
+
+func unitOf(sources Sources, name, arch string, def kernels.Definition) (u unit, err error) {
+	u = unit{name: name, flags: flagsOf(arch, def)}
+	if u.source, err = sources.text(name); err != nil {
+		return u, err
 	}
-	headers, err := sources.includes()
-	if err != nil {
-		return Object{}, err
+	if u.headers, err = sources.includes(u.source); err != nil {
+		return u, fmt.Errorf("%s: %w", name, err)
 	}
 	major, minor, err := nvrtc.Version()
 	if err != nil {
-		return Object{}, fmt.Errorf("NVRTC: %w", err)
+		return u, fmt.Errorf("NVRTC: %w", err)
 	}
-	flags := flagsOf(arch, def)
 	key := sha256.New()
-	fmt.Fprintf(key, "%c.%d %q %q", major, minor, flags, source)
-	for _, h := range headers {
-		fmt.Fprintf(key, "%q", h.Source)
+	fmt.Fprintf(key, "%c.%d %q %q", major, minor, u.flags, u.source)
+	for _, h := range u.headers {
+		fmt.Fprintf(key, " %q %q", h.Name, h.Source)
 	}
-	path := cachePath(key.Sum(nil))
-	if o, ok := readObject(path); ok {
+	u.path = cachePath(key.Sum(nil))
+	return u, nil
+}
+
+// Compile is a source's object for an architecture and a definition, from the cache where it is there.
+func Compile(sources Sources, name, arch string, def kernels.Definition) (Object, error) {
+	u, err := unitOf(sources, name, arch, def)
+	if err != nil {
+		return Object{}, err
+	}
+	if o, ok := readObject(u.path); ok {
 		return o, nil
 	}
-	o, err := compile(name, source, flags, headers)
+	o, err := compile(u.name, u.source, u.flags, u.headers)
 	if err != nil {
 		return Object{}, fmt.Errorf("%s: NVRTC: %w", name, err)
 	}
-	storeObject(path, o)
+	storeObject(u.path, o)
 	return o, nil
 }
 
-// includes is every header.
-func (s Sources) includes() (headers []nvrtc.Include, err error) {
-	names, err := s.names("*.cuh")
+// Prepare compiles what Open loads into the cache, and returns its folder and how many objects it has for that. It
+// takes NVRTC and no GPU.
+func Prepare(sources Sources, arch string, def kernels.Definition) (folder string, objects int, err error) {
+	sources = withMove(sources)
+	all, err := CompileAll(sources, arch, def)
 	if err != nil {
+		return "", 0, err
+	}
+	for name := range all {
+		u, err := unitOf(sources, name, arch, def)
+		if err != nil {
+			return "", 0, err
+		}
+		if _, kept := readObject(u.path); !kept {
+			return "", 0, fmt.Errorf("compiled kernels are not kept, the user has no cache folder that can be " +
+				"written: set XDG_CACHE_HOME to one")
+		}
+		folder = filepath.Dir(u.path)
+	}
+	return folder, len(all), nil
+}
+
+// included finds the headers of the sources' own that a text includes.
+var included = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*"([^"]+)"`)
+
+// includes is the headers that a text includes, and those that they include, in the order of their names. The compiler
+// has no others: one that is overlooked here is an error there, not an object of an old header.
+func (s Sources) includes(text string) ([]nvrtc.Include, error) {
+	texts := map[string]string{}
+	var follow func(text string) error
+	follow = func(text string) error {
+		for _, m := range included.FindAllStringSubmatch(text, -1) {
+			if _, known := texts[m[1]]; known {
+				continue
+			}
+			header, err := s.text(m[1])
+			if err != nil {
+				return err
+			}
+			texts[m[1]] = header
+			if err := follow(header); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := follow(text); err != nil {
 		return nil, err
 	}
-	for _, n := range names {
-		text, err := s.text(n)
-		if err != nil {
-			return nil, err
-		}
-		headers = append(headers, nvrtc.Include{Name: n, Source: text})
+	var headers []nvrtc.Include
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		headers = append(headers, nvrtc.Include{Name: name, Source: texts[name]})
 	}
 	return headers, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -101,5 +102,65 @@ func TestNoCache(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", file)
 	if _, err := Compile(here, "half.cu", "sm_90a", kernels.Default()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A header counts for the sources that include it, at first or second hand, and for no other.
+func TestOwnHeaders(t *testing.T) {
+	with := func(file, text string) Sources {
+		files := fstest.MapFS{
+			"third.cuh":  {Data: []byte("#define THIRD 3\n")},
+			"second.cuh": {Data: []byte(" # include \"third.cuh\"\n")},
+			"other.cuh":  {Data: []byte("#define OTHER 1\n")},
+			"times.cu": {Data: []byte("#include \"second.cuh\"\n" +
+				"extern \"C\" __global__ void times(int *x) { x[threadIdx.x] *= THIRD; }\n")},
+		}
+		if file != "" {
+			files[file] = &fstest.MapFile{Data: []byte(text)}
+		}
+		return Sources{files}
+	}
+	dir := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", dir)
+	for _, c := range []struct {
+		file, text string
+		objects    int // in the cache
+	}{
+		{"", "", 1}, {"other.cuh", "#define OTHER 2\n", 1}, {"new.cuh", "", 1}, {"third.cuh", "#define THIRD 4\n", 2},
+	} {
+		if _, err := Compile(with(c.file, c.text), "times.cu", "sm_90a", kernels.Default()); err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "lockstep", "kernels", "*"))
+		if err != nil || len(files) != c.objects {
+			t.Errorf("%q: the cache holds %d objects, want %d (%v)", c.file, len(files), c.objects, err)
+		}
+	}
+	_, err := Compile(with("second.cuh", "#include \"gone.cuh\"\n"), "times.cu", "sm_90a", kernels.Default())
+	if err == nil || !strings.Contains(err.Error(), "times.cu: gone.cuh: ") {
+		t.Errorf("a header that is not there: %v", err)
+	}
+}
+
+// Prepare leaves in the cache what Open reads, or says that it can't.
+func TestPrepare(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", dir)
+	folder, objects, err := Prepare(here, "sm_90a", kernels.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(folder)
+	if err != nil || len(files) != 2 || objects != 2 { // the driver has one source of its own
+		t.Errorf("%d files of %d objects in %s (%v)", len(files), objects, folder, err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CACHE_HOME", file)
+	if _, _, err := Prepare(here, "sm_90a", kernels.Default()); err == nil ||
+		!strings.Contains(err.Error(), "set XDG_CACHE_HOME") {
+		t.Errorf("a cache that can't be written: %v", err)
 	}
 }

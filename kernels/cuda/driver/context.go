@@ -60,7 +60,7 @@ func Open(def kernels.Definition, ordinal int, sources Sources) (*Context, error
 		return nil, err
 	}
 	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, Few: fewBytes,
-		sources: append(Sources{moveSource}, sources...), maps: map[boxes]TensorMap{}}
+		sources: withMove(sources), maps: map[boxes]TensorMap{}}
 	if c.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func (c *Context) Variant(source, macro string) (use func() (undo func()), err e
 	if err != nil {
 		return nil, err
 	}
-	headers, err := c.sources.includes()
+	headers, err := c.sources.includes(text)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,9 @@ import (
 //go:embed move.cu
 var moveSource embed.FS
 
+// withMove adds it to the sources of operations.
+func withMove(sources Sources) Sources { return append(Sources{moveSource}, sources...) }
+
 // Kernels are the names of the kernels that the driver launches itself.
 var Kernels = []string{"move_bytes"}
 
