@@ -848,7 +848,10 @@ func devicesCommand() *cobra.Command {
 			"image of a container.",
 		Example: "  lockstep devices\n  XDG_CACHE_HOME=/image/cache lockstep devices --compile sm_90a",
 		Args:    none,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("exp2") && arch == "" {
+				return errors.New("--exp2 is of kernels that --compile compiles: set it to an architecture, as sm_90a")
+			}
 			if arch != "" {
 				def := devices.Definition(devices.CUDA)
 				def.Exp2 = kernels.Exp2Mode(exp2)

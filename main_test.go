@@ -485,6 +485,8 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"SHAPE.toml"}, []string{"train"}},
 		{[]string{"SHAPE.toml"}, []string{"train", "a", "b"}},
 		{[]string{"DIR"}, []string{"inspect"}},
+		{[]string{"--exp2", "--compile"}, []string{"devices", "--exp2", "poly"}},
+		{[]string{"device cuda: "}, []string{"devices", "--compile", "sm_70"}},
 		{[]string{"--machine is missing"}, []string{"plan", shape}},
 		{[]string{`"9xH200"`, "8xH200", "bench machine"}, []string{"plan", shape, "--machine", "9xH200"}},
 		{[]string{"in.toml", "device and card", "missing"}, []string{"plan", shape, "--machine", toml}},

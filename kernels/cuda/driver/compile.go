@@ -82,9 +82,9 @@ func defines(def kernels.Definition) (flags []string) {
 	return flags
 }
 
-// CompileAll compiles every source for an architecture and a definition, all at once, or takes it from the cache:
+// compileAll compiles every source for an architecture and a definition, all at once, or takes it from the cache:
 // objects by the names of the sources.
-func CompileAll(sources Sources, arch string, def kernels.Definition) (map[string]Object, error) {
+func compileAll(sources Sources, arch string, def kernels.Definition) (map[string]Object, error) {
 	names, err := sources.names("*.cu")
 	if err != nil {
 		return nil, err
@@ -105,9 +105,9 @@ func CompileAll(sources Sources, arch string, def kernels.Definition) (map[strin
 	return of, nil
 }
 
-// loadKernels loads what CompileAll has compiled.
+// loadKernels loads what compileAll has compiled.
 func loadKernels(sources Sources, arch string, def kernels.Definition) (map[string]*function, error) {
-	objects, err := CompileAll(sources, arch, def)
+	objects, err := compileAll(sources, arch, def)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func Compile(sources Sources, name, arch string, def kernels.Definition) (Object
 // takes NVRTC and no GPU.
 func Prepare(sources Sources, arch string, def kernels.Definition) (folder string, objects int, err error) {
 	sources = withMove(sources)
-	all, err := CompileAll(sources, arch, def)
+	all, err := compileAll(sources, arch, def)
 	if err != nil {
 		return "", 0, err
 	}
