@@ -293,11 +293,12 @@ type Run struct {
 
 // Rollout sizes the engine and says how it samples.
 type Rollout struct {
-	Slots       int `toml:"slots" default:"32" range:"[1,65536]"`             // sequences decoded at a time by a rank
-	PageRows    int `toml:"page_rows" default:"64" range:"[1,16777216]"`      // tokens of a cache page
-	Pages       int `toml:"pages" default:"0" range:"[0,16777216]"`           // cache pages; 0: what the slots need
-	PrefillRows int `toml:"prefill_rows" default:"2048" range:"[1,16777216]"` // prompt tokens read at a time
-	MaxTokens   int `toml:"max_tokens" default:"256" range:"[1,16777216]"`    // new tokens of an answer
+	Slots    int `toml:"slots" default:"32" range:"[1,65536]"`        // sequences decoded at a time by a rank
+	PageRows int `toml:"page_rows" default:"64" range:"[1,16777216]"` // tokens of a cache page
+	Pages    int `toml:"pages" default:"0" range:"[0,16777216]"`      // cache pages; 0: what the slots need
+	// prompt tokens read at a time: more are read faster, in more memory, and answers wait for them longer
+	PrefillRows int `toml:"prefill_rows" default:"8192" range:"[1,16777216]"`
+	MaxTokens   int `toml:"max_tokens" default:"256" range:"[1,16777216]"` // new tokens of an answer
 	// of evaluation, training has rl.temperature; 0: greedy
 	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,1e6]"`
 	// of evaluation: probability mass to sample from; 1: all

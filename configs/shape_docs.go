@@ -132,7 +132,7 @@ var fieldDocs = map[string]string{
 	"Rollout.Slots":                  "sequences decoded at a time by a rank",
 	"Rollout.PageRows":               "tokens of a cache page",
 	"Rollout.Pages":                  "cache pages; 0: what the slots need",
-	"Rollout.PrefillRows":            "prompt tokens read at a time",
+	"Rollout.PrefillRows":            "prompt tokens read at a time: more are read faster, in more memory, and answers wait for them longer",
 	"Rollout.MaxTokens":              "new tokens of an answer",
 	"Rollout.Temperature":            "of evaluation, training has rl.temperature; 0: greedy",
 	"Rollout.TopP":                   "of evaluation: probability mass to sample from; 1: all",
