@@ -154,22 +154,9 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 	slices.SortFunc(took, func(a, b stepSeconds) int { return cmp.Compare(a.step, b.step) })
 	t.stepSeconds, t.longest, t.tokens = took[len(took)/2], took[len(took)-1].step, t.tokens/steps
 	t.ranks, t.device = j.world.Size(), r.Dev.Name()
-	t.packs, t.update = meanUpdate(times(), steps)
+	t.packs, t.update = trainer.MeanStep(times(), steps, slices.Max[[]float64])
 	j.trainer.Finish()
 	return t.hash(j)
-}
-
-// meanUpdate is the mean seconds that updates of so many steps take, on the device that takes longest for packs, and on
-// that which does for the optimizer.
-func meanUpdate(ranks []trainer.RankTimes, steps int) (packs, optimizer float64) {
-	for _, of := range ranks {
-		p, o := 0.0, 0.0
-		for _, st := range of.Steps {
-			p, o = p+(st.Computed-st.From), o+(st.To-st.Computed)
-		}
-		packs, optimizer = max(packs, p/float64(steps)), max(optimizer, o/float64(steps))
-	}
-	return packs, optimizer
 }
 
 // wait returns when every rank has finished what was enqueued.

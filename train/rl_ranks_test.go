@@ -16,7 +16,6 @@ import (
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
-	"lockstep/train/trainer"
 )
 
 // timeSteps returns what TimeSteps prints for two ranks.
@@ -35,20 +34,6 @@ func timeSteps(t *testing.T, steps int, set ...string) (string, error) {
 	var out bytes.Buffer
 	err = TimeSteps(context.Background(), s, TimeOptions{Steps: steps, Out: &out, Log: log})
 	return out.String(), err
-}
-
-// Packs and the optimizer are told of the device that takes longest for each, of two steps of three updates.
-func TestMeanUpdate(t *testing.T) {
-	of := func(packs, optimizer float64) (times trainer.RankTimes) {
-		for range 3 {
-			times.Steps = append(times.Steps, trainer.StepTime{From: 1, Computed: 1 + packs, To: 1 + packs + optimizer})
-		}
-		return times
-	}
-	packs, optimizer := meanUpdate([]trainer.RankTimes{of(4, 0.5), of(2, 1), {}}, 2)
-	if packs != 6 || optimizer != 1.5 {
-		t.Errorf("packs %v s, the optimizer %v s, want 6 and 1.5", packs, optimizer)
-	}
 }
 
 // Steps of reinforcement learning are timed in parts that add up, and end in the bits of one rank.

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"lockstep/parallel/schedule"
@@ -13,17 +14,8 @@ import (
 // that has them last, and behind them the update of the rank that waits for no other.
 type stepTimes struct{ micros, update float64 }
 
-func stepTimesOf(ranks []trainer.RankTimes) (m stepTimes) {
-	for i, of := range ranks {
-		var r stepTimes
-		for _, st := range of.Steps {
-			r.micros += (st.Computed - st.From) / float64(len(of.Steps))
-			r.update += (st.To - st.Computed) / float64(len(of.Steps))
-		}
-		if m.micros = max(m.micros, r.micros); i == 0 || r.update < m.update {
-			m.update = r.update
-		}
-	}
+func stepTimesOf(ranks []trainer.RankTimes, steps int) (m stepTimes) {
+	m.micros, m.update = trainer.MeanStep(ranks, steps, slices.Min[[]float64])
 	return m
 }
 

@@ -42,7 +42,7 @@ func TestPipelineTimes(t *testing.T) {
 		return trainer.StepTime{From: from, Computed: computed, To: to}
 	}
 	steps := stepTimesOf([]trainer.RankTimes{{Steps: []trainer.StepTime{timed(0, 21.5, 23.5), timed(30, 51.5, 54)}},
-		{Steps: []trainer.StepTime{timed(1, 20.5, 23.5), timed(31, 51, 54)}}})
+		{Steps: []trainer.StepTime{timed(1, 20.5, 23.5), timed(31, 51, 54)}}}, 2)
 	if want := (stepTimes{micros: 21.5, update: 2.25}); steps != want {
 		t.Errorf("%+v, want %+v", steps, want)
 	}

@@ -372,7 +372,7 @@ func (m *onMesh) timeSteps(ctx context.Context, w *parallel.World, t *trainer.Tr
 	m.step = time.Since(began).Seconds() / float64(steps)
 	m.train = float64(tokens) / m.step / float64(steps)
 	ranks := times()
-	m.times = stepTimesOf(ranks)
+	m.times = stepTimesOf(ranks, steps)
 	if m.ranks.Stages > 1 {
 		m.pipeline = timesOf(s.Pipeline.Schedule, setup.Chunks(s), steps, ranks)
 	}

@@ -23,6 +23,21 @@ type TaskTime struct {
 	From, Ready, To float64
 }
 
+// MeanStep is the seconds of one of so many steps, the mean: of micro-batches, on the device that takes longest for
+// them, and of the updates behind them, on the device that choose says.
+func MeanStep(ranks []RankTimes, steps int, choose func(updates []float64) float64) (micros, update float64) {
+	updates := make([]float64, len(ranks))
+	for i, of := range ranks {
+		computed := 0.0
+		for _, st := range of.Steps {
+			computed += st.Computed - st.From
+			updates[i] += (st.To - st.Computed) / float64(steps)
+		}
+		micros = max(micros, computed/float64(steps))
+	}
+	return micros, choose(updates)
+}
+
 // TimeSteps makes the ranks note the times of steps, and those of a pipeline of tasks, until the function that it
 // returns is called, when the devices have done them. That gives them by rank, in order, of all steps between.
 func (t *Trainer) TimeSteps() (end func() []RankTimes) {
