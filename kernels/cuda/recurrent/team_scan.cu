@@ -274,12 +274,7 @@ template <class T, int V>
 __device__ void team_scan(Heads h, const Operands<T>& x, const Sequence* sequences) {
   static_assert(sizeof(Scan<V>) <= 4 * (kTeamFloats + (2 * kChunk + 1) * Block<V>::kStride), "");
   Scanner<T, V> block(h, sequences, x, *(Scan<V>*)shared_scan);
-  if (block.team() == 0)
-    block.first_team();
-  else if (block.team() == 1)
-    block.second();
-  else
-    block.bring();
+  side_by_side(block);
 }
 #define TEAM_SCAN(T)                                                                                                  \
   (Heads h, T * out, float* states, float* added, float* reads, const float* q, const float* k, const T* v,           \

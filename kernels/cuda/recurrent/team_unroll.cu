@@ -199,12 +199,7 @@ template <class T, int V>
 __device__ void team_unroll(Heads h, const Operands<T>& x, const Sequence* sequences) {
   static_assert(sizeof(Unroll<V>) <= 4 * (kTeamFloats + (2 * kChunk + 1) * Block<V>::kStride), "");
   Unroller<T, V> block(h, sequences, x, *(Unroll<V>*)shared_scan);
-  if (block.team() == 0)
-    block.first_team();
-  else if (block.team() == 1)
-    block.second();
-  else
-    block.bring();
+  side_by_side(block);
 }
 #define TEAM_UNROLL(T)                                                                                                 \
   (Heads h, float* grads, float* to, const float* q, const float* k, const T* dout, const float* c, const float* beta, \

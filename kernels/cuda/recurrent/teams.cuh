@@ -134,6 +134,17 @@ __device__ inline void weigh(float* weight, int rows, F f) {
   __syncwarp();
 }
 
+// side_by_side runs the parts of a scan's block: those of its two teams, and that of the warps which bring.
+template <class Parts>
+__device__ void side_by_side(Parts& block) {
+  if (block.team() == 0)
+    block.first_team();
+  else if (block.team() == 1)
+    block.second();
+  else
+    block.bring();
+}
+
 // TEAMS declares a scan for each number of values and storage type.
 #define TEAMS_OF(name, V, parameters, arguments)                                                         \
   extern "C" __global__ void __launch_bounds__(kTeamThreads, 1) name##_##V##_f32 parameters(float) {     \
