@@ -20,7 +20,12 @@ const (
 	// an indexer its ReLU and weight. FLOPs is how many there are.
 	Scores
 	ScoresBackward
+	// What a GPU's multiprocessors could compute of AttentionBackward and ScoresBackward while they wait for the
+	// longest block, see [Device.waiting].
+	AttentionWaiting
+	ScoresWaiting
 	Sort       // of rows by expert; FLOPs is how many
+	Codes      // what products of weights in codes take longer; FLOPs is how many
 	Recurrence // chunks of DeltaNet and Mamba, forward and backward
 	Rows       // all that has no products: bound by memory
 	Optimizer  // sums of squares, AdamW and new codes: bound by memory
@@ -66,7 +71,9 @@ func (w Work) Times(n float64) Work {
 // FLOPs is that of products of all kinds.
 func (w Work) FLOPs() (all float64) {
 	for k, c := range w.Costs {
-		if Kind(k) != Scores && Kind(k) != ScoresBackward && Kind(k) != Sort {
+		switch Kind(k) {
+		case Scores, ScoresBackward, AttentionWaiting, ScoresWaiting, Sort, Codes:
+		default:
 			all += c.FLOPs
 		}
 	}
@@ -148,6 +155,7 @@ func (d *Device) product(out kernels.Tensor, g *kernels.Groups, terms []kernels.
 		stored := bytesOf(w)
 		if t.Q != nil {
 			stored = float64(t.Q.Bytes())
+			d.work.Costs[Codes].FLOPs++
 		}
 		read := bytesOf(t.X)
 		if t.XQ != nil {
@@ -155,7 +163,25 @@ func (d *Device) product(out kernels.Tensor, g *kernels.Groups, terms []kernels.
 		}
 		bytes += read + stored*touched(g, w.Groups, t.X.Rows)
 	}
-	d.count(kind, flops, bytes)
+	d.count(kind, flops, waited(kind, flops, bytes, out))
+}
+
+// A GPU's multiprocessors, how many outputs of a product one of them computes at a time, and how many FLOPs for a byte
+// hide what a product reads and writes: twice those in which an H200 has as much of both.
+const (
+	multiprocessors = 132
+	productTile     = 128 * 256
+	hidingFLOPs     = 320
+)
+
+// waited is the bytes of a product that multiprocessors wait for: while they compute a tile of the output they write
+// the one before and read the next, so those of one of their tiles remain. Products by groups have tiles that groups
+// fill in part, and hide less of more.
+func waited(k Kind, flops, bytes float64, out kernels.Tensor) float64 {
+	if k != Dense || flops < hidingFLOPs*bytes {
+		return bytes
+	}
+	return bytes / max(float64(out.Rows)*float64(out.Cols)/(multiprocessors*productTile), 1)
 }
 
 // kindOf is the kind of a product.
@@ -187,7 +213,8 @@ func (d *Device) weightGrad(dw kernels.Tensor, places []kernels.GradRows) {
 	for _, p := range places {
 		rows, bytes = rows+p.DY.Rows, bytes+bytesOf(p.DY, p.X)
 	}
-	d.count(kindOf(places[0].Groups), 2*float64(rows)*float64(dw.Rows)*float64(dw.Cols), bytes)
+	kind, flops := kindOf(places[0].Groups), 2*float64(rows)*float64(dw.Rows)*float64(dw.Cols)
+	d.count(kind, flops, waited(kind, flops, bytes, dw))
 }
 
 // keysOf is how many keys all rows of a layout read together, each at most so many (0: all up to its own), and how many
@@ -210,6 +237,44 @@ func keysOf(l *kernels.Layout, most int) (read, held float64) {
 func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a kernels.Attn,
 	tensors ...kernels.Tensor) {
 	d.attentionPart(1, k, kv, l, most, a, tensors...)
+	if k == AttentionBackward && a.HeadDim <= wideHead {
+		d.waiting(l, most, a)
+	}
+}
+
+// keyTile is the keys of a block of dk and dv.
+const keyTile = 128
+
+// waiting counts what multiprocessors could compute while they wait for the longest block of dk and dv: it has the
+// first keys of a sequence and the queries of all heads that read them, which is twice the mean. A pack of 4,096 rows
+// with 4 KV heads is 128 blocks, one for each multiprocessor.
+func (d *Device) waiting(l *kernels.Layout, most int, a kernels.Attn) {
+	if d.work == nil {
+		return
+	}
+	most = readable(most, a)
+	read, _ := keysOf(l, most)
+	longest := 0
+	for _, s := range l.Spans {
+		if most > 0 {
+			s.Rows = min(s.Rows, most+keyTile)
+		}
+		longest = max(longest, s.Rows)
+	}
+	_, part := divided(a)
+	n := part * (multiprocessors*keyTile*float64(longest*a.Heads/a.KVHeads) - read*float64(a.Heads))
+	if n > 0 {
+		d.work.Costs[AttentionWaiting].FLOPs += 2 * n * float64(3*a.HeadDim+2*a.Values())
+		d.work.Costs[ScoresWaiting].FLOPs += n
+	}
+}
+
+// readable is the most keys that a row reads, of which it may read so many; 0: all up to its own.
+func readable(most int, a kernels.Attn) int {
+	if a.Window > 0 && (most == 0 || a.Window < most) {
+		return a.Window
+	}
+	return most
 }
 
 // divided is how much of backward is dq alone, or dk and dv: each computes scores and dP again, as backward of wide
@@ -225,9 +290,7 @@ func (d *Device) attentionPart(part float64, k Kind, kv kernels.KV, l *kernels.L
 	if d.work == nil {
 		return
 	}
-	if a.Window > 0 && (most == 0 || a.Window < most) {
-		most = a.Window
-	}
+	most = readable(most, a)
 	read, held := keysOf(l, most)
 	each := a.HeadDim + a.Values()
 	if k == AttentionBackward {

@@ -54,6 +54,21 @@ func TestWork(t *testing.T) {
 				d.MatMul(mem.New(bf16, 10, 3), nil, kernels.Term{X: mem.New(bf16, 10, 4), W: mem.New(bf16, 3, 4)},
 					kernels.Term{X: mem.New(bf16, 10, 2), W: mem.New(bf16, 3, 2)})
 			}},
+		// 15.5 tiles of each multiprocessor, one of which is waited for
+		{"large", Dense, Cost{1, 2 * 8192 * 8192 * 8192, 6 * 132 * 128 * 256}, func(d *Device, mem *kernels.Arena) {
+			d.MatMul(mem.New(bf16, 8192, 8192), nil, kernels.Term{X: mem.New(bf16, 8192, 8192),
+				W: mem.New(bf16, 8192, 8192)})
+		}},
+		{"few rows of a large matrix", Dense, Cost{1, 2 * 256 * 65536 * 8192,
+			2 * (256*8192 + 65536*8192 + 256*65536)}, func(d *Device, mem *kernels.Arena) {
+			d.MatMul(mem.New(bf16, 256, 65536), nil, kernels.Term{X: mem.New(bf16, 256, 8192),
+				W: mem.New(bf16, 65536, 8192)})
+		}},
+		{"large weight gradient", Dense, Cost{1, 2 * 8192 * 8192 * 8192, 12 * 132 * 128 * 256},
+			func(d *Device, mem *kernels.Arena) {
+				d.WeightGrad(mem.New(f32, 8192, 8192), mem.New(bf16, 8192, 8192), mem.New(bf16, 8192, 8192),
+					&kernels.Groups{Count: 1, Segments: 1})
+			}},
 		{"experts", Grouped, Cost{1, 2 * 2 * 3 * 4, 2 * (2*3 + 2*4 + 8*3*4*(1-7./8*7/8))}, // 2 rows read 2 of 8 at most
 			func(d *Device, mem *kernels.Arena) {
 				d.MatMul(mem.New(bf16, 2, 3), &kernels.Groups{Count: 8, Segments: 1},
@@ -108,6 +123,50 @@ func TestWork(t *testing.T) {
 		}
 		if w.FLOPs() != flops {
 			t.Errorf("%s: %g FLOPs of all kinds, want %g", c.name, w.FLOPs(), flops)
+		}
+	}
+}
+
+// Products of weights in codes are counted.
+func TestCodes(t *testing.T) {
+	w := counted(func(d *Device, mem *kernels.Arena) {
+		q := kernels.NewQuantizedWeight(quant.INT4.Format(), kernels.BF16, 1, 4, 64, mem.NewGrouped)
+		x, a, b := mem.New(kernels.BF16, 2, 64), mem.New(kernels.BF16, 2, 8), mem.New(kernels.BF16, 4, 8)
+		d.MatMul(mem.New(kernels.BF16, 2, 4), nil, kernels.Term{X: x, Q: &q}, kernels.Term{X: a, W: b})
+		d.MatMul(mem.New(kernels.BF16, 2, 4), nil, kernels.Term{X: a, W: b})
+	})
+	near(t, "codes", w.Costs[Codes], Cost{FLOPs: 1})
+}
+
+// A gradient waits for the first keys of its longest sequence, which all its queries read: of 8 heads on 2, a tile of
+// 128 keys and 4 heads on one of 132 multiprocessors, less what all have to compute. Many sequences wait for none.
+func TestWaiting(t *testing.T) {
+	a := kernels.Attn{Heads: 8, KVHeads: 2, HeadDim: 32}
+	windowed := a
+	windowed.Window = 64
+	for _, c := range []struct {
+		a         kernels.Attn
+		sequences int
+		want      float64 // scores of all heads that could have been computed, 4 sevenths of them for dk and dv
+	}{
+		{a, 1, 132*128*1000*4 - 1000*1001/2*8},
+		{a, 3, 132*128*1000*4 - 3*1000*1001/2*8},
+		{windowed, 1, 132*128*(64+128)*4 - (64*65/2+936*64)*8},
+		{a, 17, 0},
+	} {
+		l := &kernels.Layout{Segments: []int32{0, int32(1000 * c.sequences)}}
+		for i := range c.sequences {
+			l.Spans = append(l.Spans, kernels.Span{Row: 1000 * i, Rows: 1000})
+		}
+		none := kernels.Tensor{}
+		w := counted(func(d *Device, mem *kernels.Arena) {
+			d.AttentionBackward(none, none, none, none, none, none, none, keys(mem, 64, 64), l, c.a)
+		})
+		scores := c.want * 4 / 7
+		near(t, "scores", w.Costs[ScoresWaiting], Cost{FLOPs: scores})
+		near(t, "products", w.Costs[AttentionWaiting], Cost{FLOPs: scores * 2 * 5 * 32})
+		if w.FLOPs() != w.Costs[AttentionBackward].FLOPs {
+			t.Errorf("%g FLOPs of products, want %g", w.FLOPs(), w.Costs[AttentionBackward].FLOPs)
 		}
 	}
 }

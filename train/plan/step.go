@@ -19,19 +19,30 @@ type clock struct {
 // an H200.
 const sortedRow = (64.9e-6 - 3*3e-6) / 131072
 
+// ofGPU are kinds that take a CPU what their bytes take.
+var ofGPU = map[meta.Kind]bool{meta.Sort: true, meta.Codes: true, meta.AttentionWaiting: true, meta.ScoresWaiting: true}
+
+// productOfCodes is what a GPU takes longer for a product whose weights are in codes than their bytes do: on an H200 6
+// to 14 us where one matrix is for all rows, up to 16 by groups.
+const productOfCodes = 10e-6
+
 // seconds of operations of a kind are what their products take at the kind's rate, what their bytes take at the rate of
 // memory, and a call each. They are added, since kernels hide one behind the other in part only: the additive form is
-// within 11% of torch's grouped products of 4 shapes, where the larger of both is 40% off. The ranks of a CPU share it.
+// within 11% of torch's grouped products of 4 shapes, where the larger of both is 40% off. What large products of one
+// matrix hide is not counted. The ranks of a CPU share it.
 func (c clock) seconds(k meta.Kind, of meta.Cost) float64 {
 	r := c.machine.Rates
 	tflops := map[meta.Kind]float64{meta.Dense: r.Dense, meta.Grouped: r.Grouped, meta.Attention: r.Attention,
 		meta.AttentionBackward: r.AttentionBackward, meta.Latent: r.Latent, meta.LatentBackward: r.LatentBackward,
-		meta.Scores: r.Scores, meta.ScoresBackward: r.ScoresBackward, meta.Recurrence: r.Recurrence}[k]
+		meta.Scores: r.Scores, meta.ScoresBackward: r.ScoresBackward, meta.AttentionWaiting: r.AttentionBackward,
+		meta.ScoresWaiting: r.ScoresBackward, meta.Recurrence: r.Recurrence}[k]
 	t := of.Bytes / (r.Memory * 1e9)
 	switch {
-	case k == meta.Sort && c.machine.Device == "cpu": // what its bytes take
+	case c.machine.Device == "cpu" && ofGPU[k]:
 	case k == meta.Sort:
 		t += of.FLOPs * sortedRow
+	case k == meta.Codes:
+		t += of.FLOPs * productOfCodes
 	case of.FLOPs > 0:
 		t += of.FLOPs / (tflops * 1e12)
 	}
@@ -41,23 +52,8 @@ func (c clock) seconds(k meta.Kind, of meta.Cost) float64 {
 	return t + of.Calls*r.Call*1e-6
 }
 
-// launched is what an operation of training takes longer than one of a decoding step, whose calls rates.call is of: it
-// is launched by itself, and not in a graph. By steps of moe-1b in micro-batches of 4,096 rows on H200s, which the plan
-// had 6 to 8% too fast, and of 16,384, which it had right.
-const launched = 3e-6
-
-// arithmetic is the seconds of all kinds in training, at a share of the rates.
+// arithmetic is the seconds of all kinds, at a share of the rates.
 func (c clock) arithmetic(w meta.Work, share float64) (t float64) {
-	for _, of := range w.Costs {
-		if c.machine.Device != "cpu" {
-			t += of.Calls * launched
-		}
-	}
-	return t/share + c.operations(w, share)
-}
-
-// operations is the seconds of all kinds, at a share of the rates.
-func (c clock) operations(w meta.Work, share float64) (t float64) {
 	for k, of := range w.Costs {
 		t += c.seconds(meta.Kind(k), of)
 	}
@@ -92,7 +88,7 @@ func (c clock) few(of meta.Cost) float64 {
 
 // forward is the seconds of a forward at a share of the rates, whose exchanges are all waited for.
 func (c clock) forward(w meta.Work, share float64) float64 {
-	t, x := c.operations(w, share), w.Exchanged
+	t, x := c.arithmetic(w, share), w.Exchanged
 	return t + c.slowest(t) + c.exchange(x[kernels.ExchangeTokens]) + c.exchange(x[kernels.ExchangeRows]) +
 		c.few(x[kernels.ExchangeFew]) + c.copied(x[kernels.ExchangeWeights])
 }

@@ -54,7 +54,7 @@ func Workloads(s *configs.Shape, machine configs.Machine, d DecodeSize) (map[str
 	t := trainer.New(p.Rank, p.Model, by)
 	rates := map[string]float64{"train": step.Rate()}
 	p.clearStacks()
-	rates["forward"] = float64(step.Tokens) / c.operations(t.ForwardWork(s.Run.Packs, s.Data.PackRows),
+	rates["forward"] = float64(step.Tokens) / c.arithmetic(t.ForwardWork(s.Run.Packs, s.Data.PackRows),
 		machine.Share.Forward)
 	options := setup.EngineOptions(s)
 	options.Slots, options.Pages = d.Rows, 0
@@ -66,8 +66,8 @@ func Workloads(s *configs.Shape, machine configs.Machine, d DecodeSize) (map[str
 	dev.CountWork(true)
 	defer dev.CountWork(false)
 	e.PlanDecode(min(d.Prompt+d.Tokens/2, e.MaxLength()))
-	decode := float64(d.Tokens) * c.operations(dev.Work(), machine.Share.Decode)
-	prefill := c.operations(t.ForwardWork(1, d.Rows*d.Prompt), machine.Share.Forward)
+	decode := float64(d.Tokens) * c.arithmetic(dev.Work(), machine.Share.Decode)
+	prefill := c.arithmetic(t.ForwardWork(1, d.Rows*d.Prompt), machine.Share.Forward)
 	rates["decode"] = float64(d.Rows*d.Tokens) / (decode + prefill)
 	return rates, nil
 }

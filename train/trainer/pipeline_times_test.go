@@ -75,7 +75,8 @@ func TestMeanStep(t *testing.T) {
 		return times
 	}
 	ranks := []trainer.RankTimes{of(2, 0.75), of(4, 0.5), of(3, 1)}
-	for want, choose := range map[float64]func([]float64) float64{1.5: slices.Max[[]float64], 0.75: slices.Min[[]float64]} {
+	for want, choose := range map[float64]func([]float64) float64{1.5: slices.Max[[]float64],
+		0.75: slices.Min[[]float64]} {
 		if micros, update := trainer.MeanStep(ranks, 2, choose); micros != 6 || update != want {
 			t.Errorf("micro-batches %v s, the update %v s, want 6 and %v", micros, update, want)
 		}
