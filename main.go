@@ -1426,7 +1426,7 @@ func benchRanksCommand() *cobra.Command {
 			"says how much longer each kernel of a step takes than for as many packs of one rank.\n\n" +
 			"Of a shape with [rl] it times whole steps of reinforcement learning, as a run takes them behind its\n" +
 			"warm start: of the step that takes the median, seconds of sampling, of the update and of the rest,\n" +
-			"and the longest step, on one rank and on --ranks.",
+			"and the longest step, on one rank and on --ranks; with --kernels, tables of sampling and update.",
 		Example: "  lockstep bench ranks configs/moe-1b.toml --ranks 2 --set parallel.experts=2\n" +
 			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40 --peer python3\n" +
 			"  lockstep bench ranks configs/validation/countdown-1b.toml --ranks 2 --steps 30",
@@ -1439,13 +1439,14 @@ func benchRanksCommand() *cobra.Command {
 			if s.RL.Objective == "" {
 				return bench.Ranks(c.Context(), s, o)
 			}
-			for _, flag := range []string{"alone", "kernels", "peer", "requests", "prompt", "new", "seed"} {
+			for _, flag := range []string{"alone", "peer", "requests", "prompt", "new", "seed"} {
 				if c.Flags().Changed(flag) {
 					return fmt.Errorf("--%s: does nothing for a shape with [rl], whose own steps are timed: remove it",
 						flag)
 				}
 			}
-			return train.TimeSteps(c.Context(), s, train.TimeOptions{Steps: o.Steps, Out: os.Stdout, Log: os.Stderr})
+			return train.TimeSteps(c.Context(), s, train.TimeOptions{Steps: o.Steps, Kernels: o.Kernels,
+				Out: os.Stdout, Log: os.Stderr})
 		},
 	}
 	f := c.Flags()

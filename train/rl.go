@@ -34,6 +34,7 @@ type learner struct {
 	updates       int           // optimizer steps of the stage
 	updatesBefore int           // updates before the last step
 	opened        *openStep     // that has begun while answers are sampled; nil: none
+	sampled       func() error  // is called between sampling and the update; nil: nothing is
 	writing       chan error    // how the writing of the last step's answers ended; nil: see logged
 }
 
@@ -89,6 +90,11 @@ func (l *learner) step(ctx context.Context, step int) (res learningResult, err e
 		}
 	}
 	res.exact = serve.MeasureDivergence(l.trainer.Rank, l.trainer.Model, l.engine.TakeKept())
+	if l.sampled != nil {
+		if err := l.sampled(); err != nil {
+			return res, err
+		}
+	}
 	began = time.Now()
 	if err := l.update(ctx, &res); err != nil {
 		return res, err

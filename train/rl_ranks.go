@@ -16,6 +16,7 @@ import (
 	"lockstep/configs"
 	"lockstep/data/atomicfile"
 	"lockstep/parallel"
+	"lockstep/train/profile"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/trainer"
@@ -23,9 +24,10 @@ import (
 
 // TimeOptions say what [TimeSteps] measures.
 type TimeOptions struct {
-	Steps int // of reinforcement learning that are timed, behind one that warms up
-	Out   io.Writer
-	Log   *os.File // notes
+	Steps   int  // of reinforcement learning that are timed, behind one that warms up
+	Kernels bool // one more step is taken, of which every kernel is timed
+	Out     io.Writer
+	Log     *os.File // notes
 }
 
 // timed is what steps of reinforcement learning took on some ranks.
@@ -34,9 +36,11 @@ type timed struct {
 	device          string // of each
 	stepSeconds            // of the step that takes the median; the next rollout waits for the end of an update
 	longest         float64
-	packs, update   float64 // of a step, mean seconds of the device that takes longest: its packs, the optimizer
+	packs, update   float64 // of a step, see trainer.MeanStep
 	answers, tokens int     // of a step; of all its answers, mean
 	digest          string  // of weights, optimizer states and answers
+
+	sampled, learned profile.Step // of TimeOptions.Kernels
 }
 
 // stepSeconds is a step, and of it sampling and the update.
@@ -68,6 +72,14 @@ func TimeSteps(ctx context.Context, s *configs.Shape, o TimeOptions) error {
 	}
 	if err := printSteps(o, s, of[0], of[1]); err != nil {
 		return err
+	}
+	if o.Kernels {
+		err := errors.Join(
+			profile.Print(o.Out, "sampling, rewards", of[0].sampled, of[1].sampled, s.Parallel.Ranks),
+			profile.Print(o.Out, "update", of[0].learned, of[1].learned, s.Parallel.Ranks))
+		if err != nil {
+			return err
+		}
 	}
 	if of[0].digest != of[1].digest {
 		return fmt.Errorf("the ranks came to other weights, states or answers: SHA-256 %.16s, one rank %.16s",
@@ -106,13 +118,20 @@ func timeOnRanks(ctx context.Context, s *configs.Shape, o TimeOptions) (t timed,
 	defer os.RemoveAll(dir)
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		j := &job{ctx: ctx, shape: s, options: Options{Log: o.Log}, folder: dir, world: w}
-		return errors.Join(t.take(j, r, o.Steps), j.close())
+		return errors.Join(t.take(j, r, o), j.close())
 	})
 	return t, err
 }
 
 // take is the warm start, a step that warms up, and the steps that are timed.
-func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
+func (t *timed) take(j *job, r *parallel.Rank, o TimeOptions) error {
+	var kernels profile.Ranks
+	var err error
+	if o.Kernels {
+		if kernels, err = profile.Of(j.world); err != nil {
+			return err
+		}
+	}
 	if err := j.prepare(r); err != nil {
 		return err
 	}
@@ -129,7 +148,7 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 	var began time.Time
 	var took []stepSeconds
 	var times func() []trainer.RankTimes
-	for n := range steps + 1 {
+	for n := range o.Steps + 1 {
 		res, err := j.learner.step(j.ctx, j.warmSteps+n+1)
 		if err != nil {
 			return err
@@ -141,7 +160,7 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 			times, began = j.learner.trainer.TimeSteps(), time.Now()
 			continue
 		}
-		if n == steps {
+		if n == o.Steps {
 			if err := j.wait(); err != nil {
 				return err
 			}
@@ -152,11 +171,33 @@ func (t *timed) take(j *job, r *parallel.Rank, steps int) error {
 		t.answers, t.tokens = len(res.episodes), t.tokens+res.answerTokens
 	}
 	slices.SortFunc(took, func(a, b stepSeconds) int { return cmp.Compare(a.step, b.step) })
-	t.stepSeconds, t.longest, t.tokens = took[len(took)/2], took[len(took)-1].step, t.tokens/steps
+	t.stepSeconds, t.longest, t.tokens = took[len(took)/2], took[len(took)-1].step, t.tokens/o.Steps
 	t.ranks, t.device = j.world.Size(), r.Dev.Name()
-	t.packs, t.update = trainer.MeanStep(times(), steps, slices.Max[[]float64])
+	t.packs, t.update = trainer.MeanStep(times(), o.Steps)
+	if o.Kernels {
+		if err := t.profile(j, kernels, j.warmSteps+o.Steps+2); err != nil {
+			return err
+		}
+	}
 	j.trainer.Finish()
 	return t.hash(j)
+}
+
+// profile takes one more step, and times the kernels of its sampling and those of its update.
+func (t *timed) profile(j *job, kernels profile.Ranks, step int) (err error) {
+	t.sampled.Seconds, t.learned.Seconds = t.rollout, t.training
+	j.learner.sampled = func() (err error) {
+		t.sampled.Times, err = kernels.Stop(j.world)
+		kernels.Start()
+		return err
+	}
+	kernels.Start()
+	if _, err := j.learner.step(j.ctx, step); err != nil {
+		return err
+	}
+	j.learner.sampled = nil
+	t.learned.Times, err = kernels.Stop(j.world)
+	return err
 }
 
 // wait returns when every rank has finished what was enqueued.

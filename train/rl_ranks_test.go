@@ -12,7 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
 	"lockstep/parallel"
+	"lockstep/train/profile"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
@@ -103,7 +106,7 @@ func TestTimedSteps(t *testing.T) {
 	}
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		j := &job{ctx: context.Background(), shape: s, options: Options{Log: os.Stderr}, folder: timedOut, world: w}
-		return errors.Join(new(timed).take(j, r, 2), j.close())
+		return errors.Join(new(timed).take(j, r, TimeOptions{Steps: 2}), j.close())
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -150,5 +153,74 @@ func TestTimeStepsBad(t *testing.T) {
 	}
 	if _, err := timeSteps(t, 0); err == nil || !strings.HasPrefix(err.Error(), "--steps 0") {
 		t.Errorf("no steps: %v", err)
+	}
+}
+
+// timedDevice is a CPU that says each draw took it a second, and each update of weights.
+type timedDevice struct {
+	*cpu.Device
+	draws, updates int
+}
+
+func (d *timedDevice) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
+	d.draws++
+	d.Device.Sample(ids, logits, rows)
+}
+
+func (d *timedDevice) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW) {
+	d.updates++
+	d.Device.AdamW(w, master, m, v, grad, factor, s)
+}
+
+func (d *timedDevice) StartProfile() { d.draws, d.updates = 0, 0 }
+
+func (d *timedDevice) StopProfile() []kernels.KernelTime {
+	return []kernels.KernelTime{{Kernel: "draw", Seconds: float64(d.draws)},
+		{Kernel: "update", Seconds: float64(d.updates)}}
+}
+
+// Kernels of one step more are timed, those of sampling apart from those of the update. Devices that time none are
+// refused before anything is computed.
+func TestKernelsOfSteps(t *testing.T) {
+	s, err := testshape.Parse(append(testshape.RL(), "parallel.ranks=2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func(list []kernels.Device) (of timed, err error) {
+		w, err := parallel.Open(list, parallel.Mesh{Experts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		dir := t.TempDir()
+		err = w.Lead(func(r *parallel.Rank) error {
+			j := &job{ctx: context.Background(), shape: s, options: Options{Log: os.Stderr}, folder: dir, world: w}
+			return errors.Join(of.take(j, r, TimeOptions{Steps: 1, Kernels: true}), j.close())
+		})
+		return of, err
+	}
+	var plain, list []kernels.Device
+	for _, d := range delayedRanks(t, s, 0) {
+		plain, list = append(plain, d), append(list, &timedDevice{Device: d})
+	}
+	if of, err := take(plain); err == nil || !strings.HasPrefix(err.Error(), "--kernels: ") || of.answers > 0 {
+		t.Errorf("error %v behind %d answers", err, of.answers)
+	}
+	of, err := take(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		got  profile.Step
+		want string
+	}{"sampling": {of.sampled, "draw"}, "the update": {of.learned, "update"}} {
+		for _, k := range c.got.Times {
+			if (k.Seconds > 0) != (k.Kernel == c.want) {
+				t.Errorf("%s: %v", what, c.got.Times)
+			}
+		}
+		if len(c.got.Times) != 2 || c.got.Seconds <= 0 {
+			t.Errorf("%s: %v", what, c.got)
+		}
 	}
 }

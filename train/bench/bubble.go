@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"lockstep/parallel/schedule"
@@ -15,7 +14,7 @@ import (
 type stepTimes struct{ micros, update float64 }
 
 func stepTimesOf(ranks []trainer.RankTimes, steps int) (m stepTimes) {
-	m.micros, m.update = trainer.MeanStep(ranks, steps, slices.Min[[]float64])
+	m.micros, m.update = trainer.MeanStep(ranks, steps)
 	return m
 }
 

@@ -20,6 +20,7 @@ import (
 	"lockstep/parallel"
 	"lockstep/serve"
 	"lockstep/train/plan"
+	"lockstep/train/profile"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/trainer"
@@ -55,9 +56,9 @@ type onMesh struct {
 	pinned        int     // of the host, by all ranks
 	keep          model.Policy
 	answers       []plan.Answer
-	kernels       stepKernels // of RanksOptions.Kernels
-	config        []byte      // config.json of the model
-	digest        string      // of trained weights and answers
+	kernels       profile.Step // of RanksOptions.Kernels
+	config        []byte       // config.json of the model
+	digest        string       // of trained weights and answers
 }
 
 // peerOnRanks is what the peer reached on some ranks.
@@ -133,7 +134,8 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 		return err
 	}
 	if o.Kernels {
-		if err := printStepKernels(o.Out, rows[0].kernels, rows[1].kernels, s.Parallel.Ranks); err != nil {
+		if err := profile.Print(o.Out, "a step of training", rows[0].kernels, rows[1].kernels,
+			s.Parallel.Ranks); err != nil {
 			return err
 		}
 	}
@@ -385,12 +387,16 @@ func (m *onMesh) timeSteps(ctx context.Context, w *parallel.World, t *trainer.Tr
 
 // timeKernels takes step n, and times its kernels.
 func (m *onMesh) timeKernels(w *parallel.World, t *trainer.Trainer, s *configs.Shape, n int) (err error) {
+	ranks, err := profile.Of(w)
+	if err != nil {
+		return err
+	}
 	batch := trainer.Supervised(randomPacks(s, t.Model))
-	m.kernels.seconds = m.step
-	m.kernels.times, err = profileRanks(w, func() trainer.StepResult {
-		defer t.Finish()
-		return t.Step(n, batch)
-	})
+	ranks.Start()
+	t.Step(n, batch)
+	t.Finish()
+	m.kernels.Seconds = m.step
+	m.kernels.Times, err = ranks.Stop(w)
 	return err
 }
 

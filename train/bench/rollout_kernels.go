@@ -7,6 +7,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/serve"
+	"lockstep/train/profile"
 )
 
 // profiledSteps is how many steps of a kind are profiled, at most.
@@ -54,7 +55,7 @@ func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs
 		}
 		_, err := e.Step(ctx)
 		if to != nil {
-			to.times = addTimes(to.times, p.StopProfile())
+			to.times = profile.Add(to.times, p.StopProfile())
 		}
 		if err != nil {
 			return nil, err
@@ -80,21 +81,6 @@ func chosenSteps(loads []serve.StepLoad, k stepKind) (chosen []int) {
 		chosen = append(chosen, own[(2*i+1)*len(own)/(2*count)])
 	}
 	return chosen
-}
-
-// addTimes adds times to a sum, kernel by kernel. The order of the sum stays.
-func addTimes(sum, more []kernels.KernelTime) []kernels.KernelTime {
-next:
-	for _, k := range more {
-		for i := range sum {
-			if sum[i].Kernel == k.Kernel {
-				sum[i].Calls, sum[i].Seconds = sum[i].Calls+k.Calls, sum[i].Seconds+k.Seconds
-				continue next
-			}
-		}
-		sum = append(sum, k)
-	}
-	return sum
 }
 
 // print writes the kernels of a step next to the time that it took while nothing was profiled.

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"math"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 	"lockstep/parallel/schedule"
@@ -24,18 +26,17 @@ type TaskTime struct {
 }
 
 // MeanStep is the seconds of one of so many steps, the mean: of micro-batches, on the device that takes longest for
-// them, and of the updates behind them, on the device that choose says.
-func MeanStep(ranks []RankTimes, steps int, choose func(updates []float64) float64) (micros, update float64) {
-	updates := make([]float64, len(ranks))
-	for i, of := range ranks {
-		computed := 0.0
+// them, and of the update behind them, on the device that waits for no other.
+func MeanStep(ranks []RankTimes, steps int) (micros, update float64) {
+	update = math.Inf(1)
+	for _, of := range ranks {
+		computed, updated := 0.0, 0.0
 		for _, st := range of.Steps {
-			computed += st.Computed - st.From
-			updates[i] += (st.To - st.Computed) / float64(steps)
+			computed, updated = computed+(st.Computed-st.From), updated+(st.To-st.Computed)
 		}
-		micros = max(micros, computed/float64(steps))
+		micros, update = max(micros, computed/float64(steps)), min(update, updated/float64(steps))
 	}
-	return micros, choose(updates)
+	return micros, update
 }
 
 // TimeSteps makes the ranks note the times of steps, and those of a pipeline of tasks, until the function that it
