@@ -152,7 +152,7 @@ func TestContradictions(t *testing.T) {
 		"rollout.top_p=1.01":            "more than 0 and at most 1",
 		"run.packs=0":                   "at least 1",
 		"run.packs=2.0":                 "is a float, want an integer",
-		"run.recompute=yes":             `is "yes", want "auto", "full" or "none"`,
+		"run.recompute=yes":             `is "yes", want "auto", "full", "halves" or "none"`,
 		"run.recompute=1":               `is "1", want "auto"`,
 		"lora.targets=[1]":              "item 1: is an integer, want a string",
 		"lora.targets=a,a":              "twice",

@@ -365,9 +365,13 @@ var rules = []rule{
 		return when(s.Offload.Weights != "all" && !s.LoRA.On(),
 			`weights that are trained do not leave the card, set lora.rank, or "all"`)
 	}},
+	{[]string{"run.recompute", "parallel.stages"}, func(s *Shape) string {
+		return when(s.Run.Recompute == "halves" && s.Parallel.Stages != 1 && s.Parallel.Ranks != 1,
+			`stages end where their times say, set run.recompute = "full" or parallel.stages = 1`)
+	}},
 	{[]string{"offload.activations", "run.recompute"}, func(s *Shape) string {
 		return when(s.Offload.Activations && s.Run.Recompute == "none",
-			`nothing is recomputed from a block's input, set run.recompute = "full" or "auto"`)
+			`nothing is recomputed from a block's input, set run.recompute = "full", "halves" or "auto"`)
 	}},
 	{[]string{"definition.acts", "definition.grads", "model.weights"}, func(s *Shape) string {
 		asked := s.Definition.Acts != "auto" && s.Definition.Acts != "none" || s.Definition.Grads != ""

@@ -277,8 +277,9 @@ type Run struct {
 	// seed of the order of samples
 	Seed int `toml:"seed" default:"1" range:"[0,)"`
 	// activations that the backward pass recomputes to save memory; "auto": what memory has no room for, by block and
-	// part; "full" or true: every block; "none" or false: nothing; never changes a bit
-	Recompute string `toml:"recompute" default:"'auto'" oneof:"auto,full,none" bool:"none,full"`
+	// part; "full" or true: every block; "halves": attention or a recurrence, and what follows it, each by itself: one
+	// of them is held at a time, and twice as many inputs; "none" or false: nothing; never changes a bit
+	Recompute string `toml:"recompute" default:"'auto'" oneof:"auto,full,halves,none" bool:"none,full"`
 	// steps between evaluations; 0: only at the end
 	EvalEvery int `toml:"eval_every" default:"0" range:"[0,1000000000]"`
 	// steps between checkpoints; 0: only at the end

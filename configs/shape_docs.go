@@ -123,7 +123,7 @@ var fieldDocs = map[string]string{
 	"Run.Packs":                      "packs of an optimizer step: the global batch",
 	"Run.MicroBatch":                 "packs computed at a time; never changes a bit",
 	"Run.Seed":                       "seed of the order of samples",
-	"Run.Recompute":                  "activations that the backward pass recomputes to save memory; \"auto\": what memory has no room for, by block and part; \"full\" or true: every block; \"none\" or false: nothing; never changes a bit",
+	"Run.Recompute":                  "activations that the backward pass recomputes to save memory; \"auto\": what memory has no room for, by block and part; \"full\" or true: every block; \"halves\": attention or a recurrence, and what follows it, each by itself: one of them is held at a time, and twice as many inputs; \"none\" or false: nothing; never changes a bit",
 	"Run.EvalEvery":                  "steps between evaluations; 0: only at the end",
 	"Run.SaveEvery":                  "steps between checkpoints; 0: only at the end",
 	"Run.Keep":                       "checkpoints to keep",

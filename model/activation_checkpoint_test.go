@@ -127,6 +127,65 @@ func TestPoliciesOffloaded(t *testing.T) {
 	}
 }
 
+// Blocks that are halved give the gradients of whole ones, where each half is computed again by itself and a
+// feed-forward that is frozen some rows at a time, in every family and form: in full, and with adapters on attention
+// and recurrences, or on what follows them.
+func TestPoliciesOfHalves(t *testing.T) {
+	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+		onRankBy(t, def, func(r *parallel.Rank) error {
+			dir := filepath.Join("testdata", family)
+			whole, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
+			if err != nil {
+				return err
+			}
+			g := openGolden(t, dir)
+			one, two := g.ids("ids.0"), g.ids("ids.1")
+			for name, c := range map[string]peft.Config{"full": {}, "on mixers": adaptersOn(whole, true),
+				"on others": adaptersOn(whole, false)} {
+				by := func(halves bool) (*model.Model, error) {
+					return adaptedBy(r, dir, model.Options{Halves: halves}, c)
+				}
+				m, err := by(false)
+				if err != nil {
+					return err
+				}
+				want := gradientsBy(r, m, nil, one, two)
+				if m, err = by(true); err != nil {
+					return err
+				}
+				for _, rows := range []int{0, 1, 3, 8} {
+					m.RowsAgain(rows)
+					if d := differs(gradientsBy(r, m, m.Everywhere(0), one, two), want); d != "" {
+						t.Errorf("%s, %d rows at a time: %s differs", name, rows, d)
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// adaptersOn are adapters on all projections of attention and recurrences, or on all others.
+func adaptersOn(m *model.Model, mixers bool) peft.Config {
+	c := peft.Config{Rank: 3, Alpha: 6}
+	for _, bl := range m.Blocks {
+		for _, sub := range bl {
+			if _, mixes := sub.Layer.(model.Mixer); mixes == mixers {
+				of := oneByOne(&model.Model{Blocks: []model.Block{{sub}}})
+				for _, one := range of {
+					c.Targets = append(c.Targets, one.Targets...)
+					c.TargetParameters = append(c.TargetParameters, one.TargetParameters...)
+				}
+			}
+		}
+	}
+	for _, list := range []*[]string{&c.Targets, &c.TargetParameters} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return c
+}
+
 // Adapters on one projection learn from what its neighbours do not need: nothing of that is left out.
 func TestPoliciesOfOneAdapter(t *testing.T) {
 	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
@@ -198,9 +257,18 @@ func oneByOne(m *model.Model) (all []peft.Config) {
 
 // adapted is a golden's model with adapters none of which is 0.
 func adapted(r *parallel.Rank, dir string, dtype kernels.DType, c peft.Config) (*model.Model, error) {
-	m, err := model.LoadFolder(r.Dev, dir, "", model.Options{DType: dtype})
+	return adaptedBy(r, dir, model.Options{DType: dtype}, c)
+}
+
+// adaptedBy is adapted by some options; with rank 0 it is trained in full.
+func adaptedBy(r *parallel.Rank, dir string, o model.Options, c peft.Config) (*model.Model, error) {
+	m, err := model.LoadFolder(r.Dev, dir, "", o)
 	if err != nil {
 		return nil, err
+	}
+	if c.Rank == 0 {
+		m.TrainAll()
+		return m, nil
 	}
 	if c, err = m.PEFT(c); err != nil {
 		return nil, err

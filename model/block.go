@@ -137,7 +137,7 @@ func (m *Model) halve(i int) error {
 	return nil
 }
 
-// HalveBlocks halves all blocks that have halves, to time them.
+// HalveBlocks halves all blocks that have halves: to time them, or to compute each by itself again.
 func (m *Model) HalveBlocks() {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
 		if len(m.Blocks[i]) > 1 {

@@ -32,5 +32,8 @@ func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 	return values
 }
 
+// RowsAgain makes a feed-forward by itself compute so many rows again at a time.
+func (m *Model) RowsAgain(rows int) { m.rowsAgain = rows }
+
 // Block is the block that computes with the parameter.
 func (p *Param) Block() int { return p.unit - blockUnit(0) }

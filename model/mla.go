@@ -351,7 +351,9 @@ func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	r.Dev.Copy(dkr, dk.ColRange(dv.Cols, dk.Cols))
 
 	q := a.heads(s.Absorbed.Q).ColRange(0, a.NopeDim)
-	dq = r.Stack.New(do.DType, do.Rows, s.Absorbed.Q.Cols)
+	if dq = do; do.Cols != s.Absorbed.Q.Cols { // whose place it takes where it has as many columns
+		dq = r.Stack.New(do.DType, do.Rows, s.Absorbed.Q.Cols)
+	}
 	from, to, keys := a.heads(dabsorbed), a.heads(dq), a.keyHeads()
 	latent := from.ColRange(0, dv.Cols)
 	keys.up(r, to.ColRange(0, a.NopeDim), latent, &keyUp)

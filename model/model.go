@@ -59,8 +59,10 @@ type Model struct {
 	stages   []Stage           // of the ranks of a pipeline, first a chunk of each; nil: there is none
 	chunks   int               // of blocks that each rank of a pipeline has
 	halves   []int             // blocks that are the first half of one of config.json, ascending: see halve
-	first    *Model            // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
-	rank     int               // whose model this is, where weights are cut
+	// rows of a feed-forward that are computed again at a time; 0: those whose inputs take the device's spare memory
+	rowsAgain int
+	first     *Model // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
+	rank      int    // whose model this is, where weights are cut
 
 	dev   kernels.Device // nil: described, not built
 	mem   *kernels.Arena

@@ -42,6 +42,7 @@ type Options struct {
 	Stages  int         // the blocks are cut into so many parts, one for each rank, which each computes alone; 0: 1
 	Chunks  int         // of blocks, that each stage has, first one of each; 0: 1
 	Cut     []float64   // blocks of each chunk of all stages, in order, and halves; nil: evenly by weights
+	Halves  bool        // blocks are halved, see [Model.HalveBlocks]
 	Weights WeightsMode // of a checkpoint's weights in codes
 	Encode  Encode      // of any weights
 	// StepFloor bounds the time steps of Nemotron-H as transformers does; see withStepFloor.

@@ -200,6 +200,9 @@ func (m *Model) cut(o Options) error {
 		}
 		return nil
 	}
+	if o.Halves {
+		m.HalveBlocks()
+	}
 	ranks := o.Ranks
 	if len(ranks) < 2 {
 		ranks = []kernels.Device{m.dev}

@@ -274,20 +274,56 @@ func (st Stage) inPlace(r *parallel.Rank, i int, x kernels.Tensor, b *Batch, k *
 
 // withInner gives backward what Backward of block i needs, computed again where the block does not keep everything.
 func (st Stage) withInner(r *parallel.Rank, i int, p *Pass, backward func(inner BlockSaved)) {
-	s := p.Saved
-	kept := s.blocks[i-st.From]
-	if kept.inner != nil {
+	if kept := p.Saved.blocks[i-st.From]; kept.inner != nil {
 		backward(kept.inner)
 		return
 	}
-	input, back := kept.input, st.offloads(i, s)
-	if back {
-		input = s.offload.Top()
+	st.withInput(i, p, func(x kernels.Tensor, k *Keep) {
+		backward(st.model.Blocks[i].forward(r, kernels.Tensor{}, x, p.Batch, k))
+	})
+}
+
+// withInput gives again the input of block i, for its second Forward.
+func (st Stage) withInput(i int, p *Pass, again func(x kernels.Tensor, k *Keep)) {
+	s := p.Saved
+	kept := s.blocks[i-st.From]
+	if !st.offloads(i, s) {
+		again(kept.input, kept.keep.rerun())
+		return
 	}
-	backward(st.model.Blocks[i].forward(r, kernels.Tensor{}, input, p.Batch,
-		kept.keep.rerun()))
-	if back {
-		s.offload.Pop()
+	again(s.offload.Top(), kept.keep.rerun())
+	s.offload.Pop()
+}
+
+// rowsAgain is how many rows of block i are computed again at a time, where that is not all of them: of a feed-forward
+// by itself no row needs another one, and where none of its weights is trained no gradient is a sum over rows. 0: all.
+func (st Stage) rowsAgain(r *parallel.Rank, i int, p *Pass) int {
+	m, kept := st.model, p.Saved.blocks[i-st.From]
+	bl := m.Blocks[i]
+	if kept.inner != nil || kept.keep.save != 0 || len(bl) > 1 || bl.mixer() != nil || m.ExpertParallel() {
+		return 0
+	}
+	if trained, _ := m.TrainedElements(); trained[i] > 0 {
+		return 0
+	}
+	rows := m.rowsAgain
+	if rows == 0 {
+		rows = r.Dev.Spare() / (p.X.Cols * p.X.DType.Size())
+	}
+	if rows >= p.X.Rows {
+		return 0
+	}
+	return rows
+}
+
+// backwardByRows is Backward of a block that is computed again, so many rows at a time.
+func (bl Block) backwardByRows(r *parallel.Rank, d, x kernels.Tensor, rows int) {
+	for from := 0; from < x.Rows; from += rows {
+		mark, to := r.Stack.Mark(), min(from+rows, x.Rows)
+		b := NewBatch(r, make([]int32, to-from), &kernels.Layout{Segments: []int32{0, int32(to - from)}}, nil)
+		again := &Keep{again: true}
+		bl.forward(r, kernels.Tensor{}, x.RowRange(from, to), b, again).Backward(r, d.RowRange(from, to), b)
+		r.Stack.Release(mark)
 	}
 }
 
@@ -302,7 +338,13 @@ func (st Stage) backward(r *parallel.Rank, s *Share, below ...unitBackward) {
 		units := []unitBackward{{blockUnit(i), func(p *Pass) {
 			defer r.Stack.Release(r.Stack.Mark())
 			p.again, p.dout = st.model.Blocks[i].lastMixture(), p.D
-			st.withInner(r, i, p, func(inner BlockSaved) { inner.Backward(r, p.D, p.Batch) })
+			if rows := st.rowsAgain(r, i, p); rows > 0 {
+				st.withInput(i, p, func(x kernels.Tensor, _ *Keep) {
+					st.model.Blocks[i].backwardByRows(r, p.D, x, rows)
+				})
+			} else {
+				st.withInner(r, i, p, func(inner BlockSaved) { inner.Backward(r, p.D, p.Batch) })
+			}
 			p.again = nil
 		}}}
 		if i == st.From {

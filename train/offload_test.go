@@ -109,7 +109,7 @@ func TestOffloadActivations(t *testing.T) {
 						"parallel.interleave=2", "run.micro_batch=2"})
 			}
 			for i, mesh := range meshes {
-				mesh = append(mesh, "offload.activations=true", "run.recompute=full")
+				mesh = append(mesh, "offload.activations=true", "run.recompute="+[]string{"full", "halves"}[i%2])
 				if got := run(uint64(i+1), mesh...); got != want {
 					t.Errorf("%v:\n%s\nwant\n%s", mesh, got, want)
 				}
@@ -147,7 +147,7 @@ func TestOffloadWeights(t *testing.T) {
 			meshes := [][]string{{"parallel.ranks=1", "run.micro_batch=2", "offload.weights=0"},
 				{"parallel.ranks=2", "parallel.weights=sharded", "offload.weights=0.000015"},
 				{"parallel.ranks=2", "offload.weights=auto", "offload.optimizer=true", "offload.ring=0.0001",
-					"offload.activations=true", "run.recompute=full"}}
+					"offload.activations=true", "run.recompute=halves"}}
 			if name != "dpo" && name != "glm5" {
 				meshes = append(meshes, []string{"parallel.ranks=4", "parallel.experts=4", "offload.weights=0.000015"},
 					[]string{"parallel.ranks=2", "parallel.experts=2", "parallel.interleave=2", "run.micro_batch=2",

@@ -125,7 +125,7 @@ func ranksCases(t *testing.T) map[string][]string {
 			"lora.target_parameters=mlp.experts.down_proj"),
 		"rows": append(append(tinyDSA(few...), divided...), "model.dtype=bf16", "definition.dot=tc16", "run.packs=3",
 			"run.steps=2", "data.pack_rows=200", "lora.rank=4", "lora.targets=q_b_proj,kv_b_proj,o_proj",
-			"run.recompute=full"),
+			"run.recompute=halves"),
 		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0"),
 		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
 	}

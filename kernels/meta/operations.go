@@ -192,9 +192,14 @@ func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selecte
 	a kernels.Attn) {
 	d.attention(Attention, kv, l, selected.Cols, a, out, lse, q, selected)
 }
+
+// SparseAttendBackward goes along lists for dq. For dk and dv a GPU computes all pairs of a tile of 128 keys and 64
+// queries that have one pair on a list, which is nearly every tile up to millions of keys.
 func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV,
 	selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
-	d.attention(AttentionBackward, kv, l, selected.Cols, a, dq, dk, dv, dout, out, lse, q, selected)
+	queries, keys := divided(a)
+	d.attentionPart(queries, AttentionBackward, kv, l, selected.Cols, a, dq, dout, out, lse, q, selected)
+	d.attentionPart(keys, AttentionBackward, kv, l, 0, a, dk, dv, dout, out, lse, q, selected)
 }
 
 // Operations of [kernels.DividedAttention].
@@ -208,12 +213,13 @@ func (d *Device) AttentionQueryGrad(dq, dout, delta, lse, q kernels.Tensor, kv k
 	d.attentionPart(queries, AttentionBackward, kv, l, selected.Cols, a, dq, dout, delta, lse, q, selected)
 }
 
-// AttentionKeyGrad counts the mean of all parts: ranks with few queries of their keys have more work as queries.
+// AttentionKeyGrad counts the mean of all parts: ranks with few queries of their keys have more work as queries. Of
+// sparse attention it has all pairs, see SparseAttendBackward.
 func (d *Device) AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q kernels.Tensor, kv kernels.KV,
 	selected kernels.Tensor, l *kernels.Layout, a kernels.Attn, part kernels.KeyPart) {
 	_, keys := divided(a)
 	keys *= float64(part.To-part.From) / float64(l.Rows())
-	d.attentionPart(keys, AttentionBackward, kv, l, selected.Cols, a, dk, dv, sums, dout, delta, lse, q, selected)
+	d.attentionPart(keys, AttentionBackward, kv, l, 0, a, dk, dv, sums, dout, delta, lse, q, selected)
 }
 
 // Operations of [kernels.IndexerLoss].

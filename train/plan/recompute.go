@@ -16,7 +16,7 @@ const headroom = 1.0 / 32
 func (p *Plan) Choose(have int) (n Memory, err error) {
 	mode := p.s.Run.Recompute
 	p.Keep = nil
-	if mode == "full" {
+	if mode == "full" || mode == "halves" {
 		p.Keep = p.Model.Everywhere(0)
 	}
 	n, err = p.peak()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
@@ -113,5 +114,34 @@ func TestChooseAutoed(t *testing.T) {
 	}
 	if m.Total() > have || m.HostInputs == 0 || n.Host != 0 {
 		t.Errorf("it takes %d of %d bytes and %d of the host, without %d", m.Total(), have, m.Host, n.Host)
+	}
+}
+
+// One card holds 262,144 tokens of four layers of GLM-5.2, where attention and experts are computed again by
+// themselves; else it would take 1.6 times as much.
+func TestPlanOfHalves(t *testing.T) {
+	card, err := configs.LoadMachine("1xH200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := func(recompute string) *OnMesh {
+		s, err := configs.Load("../../configs/layers.toml", []string{"model.catalogue=GLM-5.2", "model.weights=int4",
+			"model.config.num_hidden_layers=4", "model.config.max_position_embeddings=262144", "run.packs=1",
+			"data.pack_rows=262144", "run.micro_batch=1", "offload.activations=true", "data.eval_samples=0",
+			"run.verify_tokens=0", "run.recompute=" + recompute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := (&OnMachine{Machine: card}).plan(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	full, halves := plan("full"), plan("halves")
+	if full.Fits() || !halves.Fits() || float64(full.Bytes) < 1.6*float64(halves.Bytes) ||
+		halves.Step.Seconds >= full.Step.Seconds {
+		t.Errorf("halves take %.1f of %.1f GiB and %.2f s, blocks %.1f and %.2f", float64(halves.Bytes)/gibibyte,
+			float64(halves.Available)/gibibyte, halves.Step.Seconds, float64(full.Bytes)/gibibyte, full.Step.Seconds)
 	}
 }

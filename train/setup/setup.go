@@ -70,7 +70,7 @@ func DType(s *configs.Shape) kernels.DType {
 // modelOptions are those of the first rank's model. ranks are the devices of all.
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage),
-		StepFloor: s.Model.TimeStepFloor == "reference",
+		StepFloor: s.Model.TimeStepFloor == "reference", Halves: s.Run.Recompute == "halves",
 		Offload: model.Offload{Optimizer: s.Offload.Optimizer, Ring: int(s.Offload.Ring * (1 << 30)),
 			Activations: s.Offload.Activations}}
 	o.Offload.Stay, o.Offload.Weights, _ = s.Offload.Stay() // a rule of shapes
