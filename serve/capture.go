@@ -13,19 +13,23 @@ import (
 // batch is filled up to it. So its kernels and their parameters are those of the last step of that size, and the graph
 // is launched as it is. Without, each sequence that ends changes the parameters of every kernel.
 
-// mostPadded is up to how many sequences a batch is filled up: kernels of so few rows take as long as of one.
-const mostPadded = 64
+// mostPadded is up to how many sequences a batch is filled up. Kernels of 64 rows take as long as of one; those of some
+// hundred take less longer than a host takes to change the parameters of a graph's kernels.
+const mostPadded = 512
 
 // paddedLength is up to how many positions a sequence has whose row fills a batch up: its keys are read again.
 const paddedLength = 512
 
-// captureSize is the smallest number of sequences with a graph of its own that is at least n: 1, 2, 4, and multiples of
-// 8 up to mostPadded, then powers of two, whose batches are not filled up.
+// captureSize is the smallest number of sequences with a graph of its own that is at least n: 1, 2, 4, multiples of 8
+// up to 64, four up to each next power of two as far as mostPadded, then powers of two, whose batches are not filled
+// up.
 func captureSize(n int) int {
+	size := 1 << bits.Len(uint(max(n, 1)-1))
 	if 4 < n && n <= mostPadded {
-		return (n + 7) / 8 * 8
+		step := max(8, size/8)
+		return (n + step - 1) / step * step
 	}
-	return 1 << bits.Len(uint(max(n, 1)-1))
+	return size
 }
 
 // fillsUp tells whether the batches of a decoding step may have the row of a sequence several times: not where it would

@@ -118,7 +118,7 @@ func TestFillUp(t *testing.T) {
 		want  string
 	}{
 		{batch(9), 1, "9"}, {batch(9, 5, 7), 4, "9 5 7 5"}, {batch(600, 512, 513), 4, "600 512 513"},
-		{batch(600, 511, 513), 4, "600 511 513 511"}, {batch(3, 4), 128, "3 4"},
+		{batch(600, 511, 513), 4, "600 511 513 511"}, {batch(3, 4), 768, "3 4"},
 	} {
 		got := ""
 		for _, w := range fillUp(c.batch, c.size) {
@@ -128,8 +128,11 @@ func TestFillUp(t *testing.T) {
 			t.Errorf("%d rows: sequences of%s, want %s", c.size, got, c.want)
 		}
 	}
-	for n, want := range map[int]int{1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 16, 17: 24, 64: 64, 65: 128, 128: 128,
-		129: 256, 600: 1024} {
+	if got := len(fillUp(batch(make([]int, 70)...), 80)); got != 80 {
+		t.Errorf("70 sequences are filled up to %d, want 80", got)
+	}
+	for n, want := range map[int]int{1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 16, 17: 24, 64: 64, 65: 80, 128: 128,
+		129: 160, 260: 320, 512: 512, 513: 1024, 600: 1024} {
 		if got := captureSize(n); got != want {
 			t.Errorf("%d sequences take the graph of %d, want %d", n, got, want)
 		}
