@@ -89,6 +89,7 @@ func (l *learner) step(ctx context.Context, step int) (res learningResult, err e
 			res.answerTokens += len(g.Episodes[i].IDs)
 		}
 	}
+	prepared := l.prepare(res.episodes)
 	res.exact = serve.MeasureDivergence(l.trainer.Rank, l.trainer.Model, l.engine.TakeKept())
 	if l.sampled != nil {
 		if err := l.sampled(); err != nil {
@@ -96,7 +97,7 @@ func (l *learner) step(ctx context.Context, step int) (res learningResult, err e
 		}
 	}
 	began = time.Now()
-	if err := l.update(ctx, &res); err != nil {
+	if err := l.update(ctx, prepared(), &res); err != nil {
 		return res, err
 	}
 	if l.syncRollout != nil {
@@ -161,20 +162,41 @@ func (l *learner) advantages(groups []*group) {
 	}
 }
 
+// prepared is what the host makes of a step's answers before the update.
+type prepared struct {
+	samples []trainer.Sample
+	known   int                  // of the samples, the first ones, that were there while others were sampled
+	packed  *trainer.GlobalBatch // the only minibatch; nil: there are several, or samples get more before that
+}
+
+// prepare begins to make samples of answers, on other cores: the device compares logits meanwhile.
+func (l *learner) prepare(episodes []*runlog.Episode) (wait func() prepared) {
+	done := make(chan prepared, 1)
+	go func() {
+		var p prepared
+		if l.opened != nil {
+			p.samples = l.opened.samples
+		}
+		p.known = len(p.samples)
+		p.samples = append(p.samples, samplesOf(episodes[p.known:], l.updates)...)
+		if !l.rl.Proximal && l.reference == nil && l.custom == nil && l.rl.Minibatches == 1 {
+			batch := l.pack(p.samples)
+			p.packed = &batch
+		}
+		done <- p
+	}()
+	return func() prepared { return <-done }
+}
+
 // update takes the optimizer steps of one step: rl.epochs times over rl.minibatches, which are complete groups in
 // order.
-func (l *learner) update(ctx context.Context, res *learningResult) error {
-	var samples []trainer.Sample
-	if l.opened != nil {
-		samples = l.opened.samples
-	}
-	known := len(samples)
-	samples = append(samples, samplesOf(res.episodes[known:], l.updates)...)
+func (l *learner) update(ctx context.Context, by prepared, res *learningResult) error {
+	samples := by.samples
 	for _, e := range res.episodes {
 		res.answerTokens += len(e.IDs)
 	}
 	each := len(samples) / l.rl.Minibatches
-	l.compare(samples[known:])
+	l.compare(samples[by.known:])
 	if l.rl.Proximal {
 		for _, pack := range l.pack(samples).Packs {
 			b := trainer.NewBatch([][]trainer.Sample{pack}, l.packRows)
@@ -185,7 +207,7 @@ func (l *learner) update(ctx context.Context, res *learningResult) error {
 	for range l.rl.Epochs {
 		for m := range l.rl.Minibatches {
 			from, to := m*each, (m+1)*each
-			if err := l.minibatch(ctx, samples[from:to], res.episodes[from:to], res); err != nil {
+			if err := l.minibatch(ctx, samples[from:to], by.packed, res.episodes[from:to], res); err != nil {
 				return err
 			}
 		}
@@ -194,9 +216,9 @@ func (l *learner) update(ctx context.Context, res *learningResult) error {
 	return nil
 }
 
-// minibatch takes one optimizer step.
-func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episodes []*runlog.Episode,
-	res *learningResult) error {
+// minibatch takes one optimizer step; packed nil: samples are to be packed.
+func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, packed *trainer.GlobalBatch,
+	episodes []*runlog.Episode, res *learningResult) error {
 	if l.custom != nil {
 		l.trainer.Finish()
 		if err := l.differentiate(ctx, samples, episodes); err != nil {
@@ -205,9 +227,13 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 	}
 	s := l.openStep(res)
 	l.opened = nil
-	batch, one := l.pack(samples), &s.update
+	if packed == nil {
+		batch := l.pack(samples)
+		packed = &batch
+	}
+	one := &s.update
 	var err error
-	if one.StepResult, err = s.feed.Close(batch.Scale, batch.Packs[s.put:]...); err != nil {
+	if one.StepResult, err = s.feed.Close(packed.Scale, packed.Packs[s.put:]...); err != nil {
 		return err
 	}
 	if err := one.Finite(); err != nil {

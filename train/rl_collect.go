@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"lockstep/data"
 	"lockstep/model/checkpoint"
@@ -43,6 +44,8 @@ type collector struct {
 	// answer to come will have; nil: a step begins when it has all groups
 	early    func(g *group, least int) error
 	shortest int // prompt of all questions; 0: not looked for
+
+	texts sync.WaitGroup // of answers, that are being decoded
 
 	order collectorOrder
 	collectorState
@@ -170,7 +173,8 @@ func (c *collector) ask(first int) error {
 	return nil
 }
 
-// store puts finished answers into their groups. Their texts are decoded on all cores, as devices wait meanwhile.
+// store puts finished answers into their groups, and begins to decode their texts, on all cores: a device may wait, or
+// sample the next ones. Whoever reads texts waits for them.
 func (c *collector) store(done []serve.Done) {
 	episodes := make([]*runlog.Episode, len(done))
 	for i, d := range done {
@@ -184,10 +188,12 @@ func (c *collector) store(done []serve.Done) {
 		c.Groups[at].Missing--
 		episodes[i] = e
 	}
-	checkpoint.InParallel(len(episodes), 1, func(from, to int) {
-		for _, e := range episodes[from:to] {
-			e.Text = c.decode(e.IDs, e.Finish)
-		}
+	c.texts.Go(func() {
+		checkpoint.InParallel(len(episodes), 1, func(from, to int) {
+			for _, e := range episodes[from:to] {
+				e.Text = c.decode(e.IDs, e.Finish)
+			}
+		})
 	})
 }
 
@@ -212,6 +218,7 @@ func (c *collector) overdue() bool {
 
 // judgeAll asks for the rewards of all complete groups that have none.
 func (c *collector) judgeAll(ctx context.Context) error {
+	c.texts.Wait()
 	var asked []data.Answer
 	var places []*runlog.Episode
 	for _, g := range c.Groups {
@@ -286,6 +293,7 @@ func (c *collector) updated(version int) {
 
 // state returns what a checkpoint keeps. It is called after updated.
 func (c *collector) state() collectorState {
+	c.texts.Wait()
 	st := c.collectorState
 	st.Pending = c.engine.Pending()
 	return st

@@ -1,10 +1,13 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"lockstep/data"
 	"lockstep/serve"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
@@ -46,20 +49,31 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// Finished answers, in whatever order, come with their texts to the prompts that asked for them.
+// noJudge has nothing to reward.
+type noJudge struct{}
+
+func (noJudge) Rewards(context.Context, []data.Answer) ([]float64, error) { return nil, nil }
+
+// Finished answers, in whatever order, come with their texts to the prompts that asked for them. Texts may take longer,
+// but not longer than until answers are judged.
 func TestStore(t *testing.T) {
 	k := &collector{groupSize: 2, decode: func(ids []int32, finish serve.FinishReason) string {
+		time.Sleep(5 * time.Millisecond)
 		return fmt.Sprint(ids, finish)
 	}}
 	for _, asked := range []int{3, 5, 6, 9} {
-		k.Groups = append(k.Groups, &group{Asked: asked, Missing: 2, Episodes: make([]runlog.Episode, 2)})
+		k.Groups = append(k.Groups, &group{Asked: asked, Missing: 2, Judged: true, Episodes: make([]runlog.Episode, 2)})
 	}
 	var done []serve.Done
 	for _, index := range []int{13, 6, 11, 7, 19} {
 		done = append(done, serve.Done{Index: index, Result: serve.Result{IDs: []int32{int32(index)},
 			LogProbs: []float32{float32(index)}, Versions: []int{index}, Finish: serve.FinishStop}})
 	}
+	k.JudgedQuestions = &setup.JudgedQuestions{Judge: noJudge{}}
 	k.store(done)
+	if err := k.judgeAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	for i, missing := range []int{0, 1, 1, 1} {
 		g := k.Groups[i]
 		if g.Missing != missing {

@@ -207,7 +207,7 @@ func (p *replay) step(step int) error {
 			step, len(episodes), l.prompts*l.groupSize)
 	}
 	res := learningResult{episodes: episodes}
-	if err := l.update(p.job.ctx, &res); err != nil {
+	if err := l.update(p.job.ctx, l.prepare(episodes)(), &res); err != nil {
 		return err
 	}
 	if l.syncRollout != nil {

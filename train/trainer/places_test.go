@@ -8,6 +8,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/model"
+	"lockstep/optim"
 	"lockstep/parallel"
 )
 
@@ -98,5 +99,29 @@ func TestBreadth(t *testing.T) {
 		if got := fmt.Sprint(tr.shares(c.places, c.ranks)); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
+	}
+}
+
+// Derivatives of rows that many cores compute are those of one.
+func TestDerivatives(t *testing.T) {
+	s, err := optim.Resolve("grpo", optim.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := optim.New("grpo", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows optim.Rows
+	for i := range 5*leastRows + 7 {
+		v := float32(i)
+		rows.Targets, rows.LogProb = append(rows.Targets, int32(i%3-1)), append(rows.LogProb, -v/700)
+		rows.Rollout, rows.Weight = append(rows.Rollout, -v/690), append(rows.Weight, 1+v)
+		rows.Advantage = append(rows.Advantage, v-300)
+	}
+	want := make([]float32, len(rows.Targets))
+	o.Derivative(want, rows)
+	if got := derivatives(o, rows); !slices.Equal(got, want) || slices.Max(want) <= 0 {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/model/checkpoint"
 	"lockstep/optim"
 	"lockstep/parallel"
 )
@@ -270,6 +271,18 @@ func idlePass(r *parallel.Rank, m *model.Model, at model.Place) *model.Pass {
 		Loss: model.Loss{Derivative: none}}
 }
 
+// leastRows is how many rows of derivatives are worth a core's while.
+const leastRows = 128
+
+// derivatives are those of rows that do not depend on one another, on all cores: a device waits for them.
+func derivatives(o optim.Objective, rows optim.Rows) []float32 {
+	d := make([]float32, len(rows.Targets))
+	checkpoint.InParallel(len(d), leastRows, func(from, to int) {
+		o.Derivative(d[from:to], rows.Part(from, to))
+	})
+	return d
+}
+
 // loss gives the model the objective's derivatives as soon as what they need is known.
 func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, b batchPart) model.Loss {
 	rows := b.Rows
@@ -286,7 +299,7 @@ func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, b batchPart) mo
 		return model.Loss{Derivative: func(from, to int) kernels.Tensor {
 			part := rows.Part(b.from+from, b.from+to)
 			part.LogProb = known(from, to)
-			return parallel.Upload(r, derivative(part))
+			return parallel.Upload(r, derivatives(t.Objective, part))
 		}}
 	}
 	whole := sync.OnceValue(func() []float32 {
