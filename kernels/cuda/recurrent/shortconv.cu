@@ -1,5 +1,6 @@
 // ShortConv, a causal depthwise convolution with SiLU, and its gradient: a thread for eight columns of a row. Bound:
-// the bytes of x, out, dout and dx; the rows above come from the cache.
+// the bytes of x, out, dout and dx; the rows above come from the cache, and so do the weights, which are as many bytes
+// for each row.
 //   u = bias, then u += w[ch,j]*x[t-(K-1)+j, ch] over taps j ascending; out = round(u*sigm(u))
 //   du = dout*(s*(1 + u*(1-s))); dx[t] = round(+0 + du[t]*w[K-1] + du[t+1]*w[K-2] + ...); dw[ch,j] +=
 //   du[t]*x[t-(K-1)+j] and dbias += du, sums over rows
@@ -10,6 +11,44 @@ struct Place {
   int pos, first, last, slot;
 };
 
+constexpr int kTaps = 4;  // of most models
+
+// Weights are those of eight columns. A thread holds kTaps of each, which it brings 16 bytes at a time: one by one,
+// each would be a request of its own line for every thread of a warp.
+template <class T>
+struct Weights {
+  const T* from;
+  int taps, stride;
+  float held[kEight * kTaps];
+  __device__ Weights(const T* w, int col, int n, int taps, int stride)
+      : from(w + (size_t)col * stride), taps(taps), stride(stride) {
+    if (!holds()) return;
+#pragma unroll
+    for (int i = 0; i < kTaps; i++) load8(from + i * kEight, (n - col) * kTaps - i * kEight, held + i * kEight);
+  }
+  __device__ bool holds() const { return taps == kTaps && stride == kTaps; }
+  // each calls f with every tap ascending, and its weight of a column.
+  template <class F>
+  __device__ void each(F f) const {
+    if (!holds()) {
+      for (int tap = 0; tap < taps; tap++) f(tap, [&](int j) { return load(from, (size_t)j * stride + tap); });
+      return;
+    }
+#pragma unroll
+    for (int tap = 0; tap < kTaps; tap++) f(tap, [&](int j) { return held[j * kTaps + tap]; });
+  }
+  // back is each, from the last tap to the first.
+  template <class F>
+  __device__ void back(F f) const {
+    if (!holds()) {
+      for (int tap = taps - 1; tap >= 0; tap--) f(tap, [&](int j) { return load(from, (size_t)j * stride + tap); });
+      return;
+    }
+#pragma unroll
+    for (int tap = kTaps - 1; tap >= 0; tap--) f(tap, [&](int j) { return held[j * kTaps + tap]; });
+  }
+};
+
 // sum is u of eight columns. Rows before the span's first are in its slot, that of position p in row p mod (taps-1).
 template <class T>
 __device__ inline void sum(float* u, const T* x, const T* w, const T* bias, const T* state, Place at, size_t row,
@@ -17,17 +56,17 @@ __device__ inline void sum(float* u, const T* x, const T* w, const T* bias, cons
 #pragma unroll
   for (int j = 0; j < kEight; j++) u[j] = 0.f;
   if (bias) load8(bias + col, n - col, u);
-  for (int tap = 0; tap < taps; tap++) {
+  Weights<T>(w, col, n, taps, ws).each([&](int tap, auto weight) {
     int p = at.pos - (taps - 1) + tap;
-    if (p < 0) continue;
+    if (p < 0) return;
     const T* from =
         p >= at.first ? x + (row - at.pos + p) * xs : state + ((size_t)at.slot * (taps - 1) + p % (taps - 1)) * n;
     float v[kEight];
     load8(from + col, n - col, v);
 #pragma unroll
     for (int j = 0; j < kEight; j++)
-      if (col + j < n) u[j] = u[j] + v[j] * load(w, (size_t)(col + j) * ws + tap);
-  }
+      if (col + j < n) u[j] = u[j] + v[j] * weight(j);
+  });
 }
 
 template <class T>
@@ -84,13 +123,15 @@ __device__ void short_conv_backward(T* dx, const float* du, const T* w, const Pl
   if (at.row >= rows) return;
   Place place = places[at.row];
   float sum[kEight] = {};
-  for (int back = 0; back < taps && place.pos + back <= place.last; back++) {
+  Weights<T>(w, at.col, n, taps, ws).back([&](int tap, auto weight) {
+    int later = taps - 1 - tap;
+    if (place.pos + later > place.last) return;
     float d[kEight];
-    load8(du + (size_t)(at.row + back) * n + at.col, n - at.col, d);
+    load8(du + (size_t)(at.row + later) * n + at.col, n - at.col, d);
 #pragma unroll
     for (int j = 0; j < kEight; j++)
-      if (at.col + j < n) sum[j] = sum[j] + d[j] * load(w, (size_t)(at.col + j) * ws + taps - 1 - back);
-  }
+      if (at.col + j < n) sum[j] = sum[j] + d[j] * weight(j);
+  });
   store8(dx + (size_t)at.row * dxs + at.col, n - at.col, sum);
 }
 #define SHORT_CONV_BACKWARD(T) \
