@@ -153,7 +153,7 @@ func TestAbsorbedCached(t *testing.T) {
 }
 
 // Both kernels of 576 and 512 columns: numbers of heads that leave rows of a block empty, lists of one to five key
-// blocks that end anywhere in the last, several splits, and pages in codes.
+// blocks that end anywhere in the last, several splits, and pages in codes, also of eleven key blocks.
 func TestAbsorbedForms(t *testing.T) {
 	d := cudatest.GPU
 	defer func() { d.Path = "" }()
@@ -166,7 +166,7 @@ func TestAbsorbedForms(t *testing.T) {
 				absorbedCached(t, a, l, pages, 16, 0, false)
 				absorbedCached(t, a, l, pages, 16, 60+70*i, i == 1)
 			}
-			l, pages := decoded(16, 64, 190, 257, 320)
+			l, pages := decoded(16, 64, 190, 257, 650)
 			for _, topK := range []int{0, 200} {
 				codedAttention(t, absorbedShape(headDimsAbsorbed[2], 66), l, pages, 16, topK)
 			}

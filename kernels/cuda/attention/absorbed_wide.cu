@@ -15,10 +15,10 @@
 // TFLOP/s, as much where all queries choose the same keys; dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys:
 // 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
 //
-// Of values in codes 64 keys are 42 KB: 2,400 clocks at an H200's 18 bytes a clock of memory. Two warpgroups gather and
-// decode, each for the blocks of one place, 128 pairs of codes a thread for two blocks at 4 logic instructions of two
-// clocks and 2 products. A place has two blocks of time: 1,200 until codes come, 1,300 to decode, dots of 1,200, a
-// softmax of 1,000, sums 500, and the other's softmax, behind which it is free: 6,200 clocks, 3,100 a block.
+// Of values in codes 64 keys are 42 KB: 2,400 clocks at an H200's 18 bytes a clock of memory. Two warpgroups decode a
+// block together, 64 pairs of codes a thread by 2 or 3 logic instructions of two clocks and one product. Memory answers
+// after 3,000 clocks where all multiprocessors ask, so rows come to L2 two blocks ahead, as 48 registers a thread hold
+// no more than what comes from there. From its last codes on a block has 4,000 clocks of dots, softmax and sums.
 #include "absorbed_wide.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -26,66 +26,122 @@
 constexpr int kOwn = kValues / 2;  // columns of a warpgroup
 constexpr int kLeft = kOwn / 64;   // boxes that only the first warpgroup adds
 
-typedef u8 Scales[kRows][kValues / kScaled];  // of a block's rows
+constexpr int kDecode = 2 * 128;  // threads that decode
 
-// Coded is what a warp of those that decode has of a block: 16 rows, of each 16 codes a lane, so that a row's 512 bytes
-// are asked for at once, and of the rotated columns. Codes wait where their numbers go: in one half of 32 bytes, which
-// alternates between boxes, so that no two lanes of eight have the same banks.
-struct Coded {
-  static constexpr int kOwned = kRows / (kGather / kWarp), kCoded = kBoxes - 1;
+__device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// Pieces are what a thread of those that decode has of a row of each block, one piece of 16 bytes after the other: a
+// quarter of each of eight boxes of codes, and of the rotated columns. Three are on their way in registers, from L2.
+struct Pieces {
+  static constexpr int kCount = kBoxes + 1, kAhead = 3, kHeld = 5;
+  static_assert(kCount % kHeld == 0, "a piece has the same registers in every block");
   const Latent<kValues>& k;
-  Scales& scales;  // of which a warp brings and reads its own rows
-  int lane = warp_lane(), box = lane / 4, row = threadIdx.x % kGather / kWarp * kOwned;
-  int found;  // row lane % kOwned of those; -1: zeros
+  int row = threadIdx.x % kDecode / 4, part = threadIdx.x % 4;
+  const u8* from;  // what is loaded of a row: codes, then the rotated columns
+  u32 scales[4];   // of the row of which pieces are stored, and where they are stored those of the next
+  bool high;       // whether one of half of a row's, in the warp, is too high for raised_twice
+  uint4 held[kHeld];
 
-  __device__ Coded(const Latent<kValues>& k, Scales& scales) : k(k), scales(scales) {}
-  __device__ char* place(char* tile, int i, int half) const {
-    return tile + box * kPanel + swizzled(row + i, lane % 4 * 2 + half);
+  __device__ Pieces(const Latent<kValues>& k) : k(k) {}
+  __device__ void begin(int key) { from = k.values.codes + (long long)key * k.values.stride + 16 * part; }
+  __device__ void begin_rotated(int key) {
+    from = (const u8*)(k.rotated.x + (long long)key * k.rotated.stride) + 32 * part;
   }
-  __device__ void copy(void* to, const void* from, long long stride, int at, int i) const {
-    int key = __shfl_sync(~0u, found, i);
-    copy16(to, (const u8*)from + max(key, 0) * stride + at, key < 0 ? 0 : 16);
+  // prefetch brings a key's row to L2, where loads do not wait for memory and its pages.
+  __device__ void prefetch(int key) const {
+    prefetch_l2(k.values.codes + (long long)key * k.values.stride + 128 * part);
+    if (part == 0) prefetch_l2(k.rotated.x + (long long)key * k.rotated.stride);
+    if (part == 1) prefetch_l2(k.values.scales + (long long)key * k.values.scale_stride);
   }
-  __device__ void bring_scales() const {
-    if (lane < kOwned)
-      copy16(scales[row + lane], k.values.scales + (long long)max(found, 0) * k.values.scale_stride,
-             found < 0 ? 0 : 16);
+  __device__ void load(int piece) {
+    held[piece % kHeld] = *(const uint4*)(from + (piece < kBoxes - 1 ? 64 * piece : 16 * (piece - kBoxes + 1)));
   }
-  // bring asks for half of the rows.
-  __device__ void bring(char* tile, int half) const {
-#pragma unroll 4
-    for (int i = half * kOwned / 2; i < (half + 1) * kOwned / 2; i++)
-      copy(place(tile, i, box % 2), k.values.codes, k.values.stride, 16 * lane, i);
+  __device__ void load_scales(int key, int half) {
+    uint2 x = *(const uint2*)(k.values.scales + (long long)key * k.values.scale_stride + 8 * half);
+    scales[2 * half] = x.x, scales[2 * half + 1] = x.y;
+  }
+  __device__ void see(int half) {
+    u32 any = 0;
 #pragma unroll
-    for (int i = half * kOwned / 2; i < (half + 1) * kOwned / 2; i += kWarp / 8)
-      copy(tile + kCoded * kPanel + swizzled(row + i + lane / 8, lane % 8), k.rotated.x, 2 * k.rotated.stride,
-           16 * (lane % 8), i + lane / 8);
+    for (int i = 2 * half; i < 2 * half + 2; i++)
+      any |= ((scales[i] & 0x7f7f7f7f) + 0x01010101 * (256 - kHighScale)) & scales[i];
+    high = __any_sync(~0u, any & 0x80808080);
   }
-  __device__ void decode(char* tile, int half) const {
-#pragma unroll 4
-    for (int i = half * kOwned / 2; i < (half + 1) * kOwned / 2; i++) {
-      uint4 x = *(const uint4*)place(tile, i, box % 2);
-      u32 twice = scale_bf16(scales[row + i][lane / 2]) * 0x10001u;
-      uint4 y[2] = {eight_of(make_uint2(x.x, x.y), twice), eight_of(make_uint2(x.z, x.w), twice)};
-      *(uint4*)place(tile, i, box % 2) = box % 2 ? y[1] : y[0];
-      *(uint4*)place(tile, i, box % 2 ^ 1) = box % 2 ? y[0] : y[1];
+  __device__ void store(char* tile, int piece) const {
+    uint4 x = held[piece % kHeld];
+    char* panel = tile + min(piece, kBoxes - 1) * kPanel;
+    int at = swizzled(row, 2 * part);
+    if (piece >= kBoxes - 1) {
+      *(uint4*)(panel + (at ^ 16 * (piece - kBoxes + 1))) = x;
+      return;
+    }
+    u32 scale = scales[piece / 2] >> (piece % 2 * 16 + part / 2 * 8) & 0xff;
+    uint2 left = make_uint2(x.x, x.y), right = make_uint2(x.z, x.w);
+    if (high) {
+      u32 twice = scale_bf16(scale) * 0x10001u;
+      *(uint4*)(panel + at) = eight_parted<false>(left, twice);
+      *(uint4*)(panel + (at ^ 16)) = eight_parted<false>(right, twice);
+    } else {
+      u32 twice = raised_twice(scale);
+      *(uint4*)(panel + at) = eight_parted<true>(left, twice);
+      *(uint4*)(panel + (at ^ 16)) = eight_parted<true>(right, twice);
     }
   }
 };
 
-// Slots are the places of two key blocks: of block b that of b % 2. So many boxes of it are full together; the left
-// half and the rest come free. Sums are wgmma of Once columns: the compiler has no room for 256 where blocks of 512
-// threads begin with 128 registers each.
-template <int Together, int Once>
+// part_columns gives queries, of which a thread has brought rows as bring_heads does, the order that eight_parted gives
+// to values.
+__device__ inline void part_columns(char* queries) {
+  Gather<2 * 128> g;
+#pragma unroll
+  for (int box = 0; box < kBoxes - 1; box++)
+#pragma unroll
+    for (int i = 0; i < g.kRounds; i++) {
+      uint4* at = (uint4*)(queries + box * kPanel + swizzled(g.row + i * g.kStep, g.piece));
+      uint4 x = *at;
+      *at = make_uint4(__byte_perm(x.x, x.y, 0x5410), __byte_perm(x.x, x.y, 0x7632), __byte_perm(x.z, x.w, 0x5410),
+                       __byte_perm(x.z, x.w, 0x7632));
+    }
+}
+
+// Found are the keys of a warp's eight rows in four blocks and the four behind them, one a lane, so that no block waits
+// for its list or its page. Rows behind the end are the last key's, whose weight is 0.
+struct Found {
+  const Asked& query;
+  int first, entries, lane = warp_lane(), row = threadIdx.x % kDecode / kWarp * 8;
+  int now, then;  // of four blocks, and of the four behind them
+
+  __device__ Found(const Asked& query, int first, int entries) : query(query), first(first), entries(entries) {
+    now = look(0), then = look(4);
+  }
+  __device__ int look(int b) const {
+    return query.key(first + min((b + lane / 8) * kRows + row + lane % 8, entries - 1));
+  }
+  // pass is when block b begins.
+  __device__ void pass(int b) {
+    if (b % 4 == 0 && b > 0) now = then, then = look(b + 4);
+  }
+  // key is the thread's in block b + further, where b has begun.
+  __device__ int key(int b, int further) const {
+    int at = b % 4 + further;
+    return __shfl_sync(~0u, at < 4 ? now : then, at % 4 * 8 + lane / 4);
+  }
+};
+
+// Slots are the places of two key blocks: of block b that of b % 2. So many boxes of it are full together, by so many
+// writers; the left half and the rest come free. Sums are wgmma of Once columns: the compiler has no room for 256 where
+// blocks of 512 threads begin with 128 registers each.
+template <int Together, int Writers, int Once, bool Parted>
 struct Slots {
   static constexpr int kOnce = Once;
+  static constexpr bool kParted = Parted;
   char* base;
   u64 *full, *free;  // [2][kBoxes], [2][2]
 
   __device__ char* tile(int b) const { return base + b % 2 * kKeyTile; }
   __device__ u64* full_of(int b, int box) const { return full + b % 2 * kBoxes + box / Together; }
   __device__ void prepare() const {
-    if (threadIdx.x < 2 * kBoxes) barrier_init(full + threadIdx.x, kGather);
+    if (threadIdx.x < 2 * kBoxes) barrier_init(full + threadIdx.x, Writers);
     if (threadIdx.x < 4) barrier_init(free + threadIdx.x, threadIdx.x % 2 ? 2 * 128 : 4);
     if (threadIdx.x < 2 * kBoxes) {
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -128,30 +184,28 @@ struct Slots {
     wait<0>();  // threads do not leave before what they have started
   }
 
-  // gather is the same for keys whose values are in codes, by one of two warpgroups, each of which has the blocks of
-  // one place: codes of a block come while the block before is decoded and computed. The right half comes free last.
-  __device__ void gather(const Asked& query, const Latent<kValues>& k, int first, int entries, Scales* scales) const {
-    int b = threadIdx.x / kGather % 2;
-    Coded rows(k, scales[b]);
-    auto look = [&](int b) {
-      int entry = b * kRows + rows.row + rows.lane % rows.kOwned;
-      return entry < entries ? query.key(first + entry) : -1;
-    };
-    for (int next = look(b); b * kRows < entries; b += 2) {
-      rows.found = next;
-      wait_free(b, 1);
-      rows.bring_scales();
-      rows.bring(tile(b), 0);
-      commit();
-      rows.bring(tile(b), 1);
-      commit();
-      next = look(b + 2);
-      wait<1>();
-      __syncwarp();  // scales have come by one lane a row
-      rows.decode(tile(b), 0);
-      wait<0>();
-      rows.decode(tile(b), 1);
-      barrier_arrive(full_of(b, 0));
+  // gather is the same for keys whose values are in codes. A piece that is decoded makes room for another.
+  __device__ void gather(const Asked& query, const Latent<kValues>& k, int first, int entries) const {
+    Pieces p(k);
+    Found found(query, first, entries);
+    p.begin(found.key(0, 0));
+    p.load_scales(found.key(0, 0), 0), p.load_scales(found.key(0, 0), 1);
+#pragma unroll
+    for (int piece = 0; piece < p.kAhead; piece++) p.load(piece);
+    p.prefetch(found.key(0, 1));
+    for (int b = 0; b * kRows < entries; b++) {
+      found.pass(b);
+      p.prefetch(found.key(b, 2));
+#pragma unroll
+      for (int piece = 0; piece < p.kCount; piece++) {
+        if (piece == 0 || piece == kLeft) wait_free(b, piece > 0), p.see(piece > 0);
+        p.store(tile(b), piece);
+        if (piece % 2) barrier_arrive(full_of(b, piece - 1));
+        if (piece + p.kAhead == kBoxes - 1) p.begin_rotated(found.key(b, 0));
+        if (piece + p.kAhead == p.kCount) p.begin(found.key(b, 1));
+        if (piece == kLeft || piece == kBoxes - 1) p.load_scales(found.key(b, 1), piece > kLeft);
+        p.load((piece + p.kAhead) % p.kCount);
+      }
     }
   }
 };
@@ -241,6 +295,17 @@ struct Side {
     hold(o);
     slots.release(b, W);
   }
+  // join undoes the order of parted columns: of each four a lane has the first and third, the next the others.
+  __device__ void join() {
+    bool odd = lane % 2;
+#pragma unroll
+    for (int j = 0; j < kOwn / 8; j++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float &x = o[j][2 * h], &y = o[j][2 * h + 1], other = __shfl_xor_sync(~0u, odd ? x : y, 1);
+        (odd ? x : y) = other;
+      }
+  }
   __device__ void run() {
     int blocks = (entries + kRows - 1) / kRows;
     if (W == 0)
@@ -288,6 +353,7 @@ __device__ inline void attend(const S& slots, const char* queries, float (*hand)
   more_registers<More>();
   Side<W, S> side(slots, queries, hand, entries, c);
   side.run();
+  if (S::kParted) side.join();
   Results to = results();
   int head = blockIdx.y * kHeads, own_heads = min(kHeads, to.heads - head);
   bool split = to.split;
@@ -335,6 +401,7 @@ __device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16*
   bring_heads<kBoxes, 2 * 128>(shared, q + (long long)query.row * qs + head * kColumns, own_heads);
   commit();
   wait<0>();
+  if (S::kParted) part_columns(shared);
   fence_async();
   meet_both(5);
   auto results = [&] {
@@ -348,7 +415,7 @@ __device__ inline void wide(const Lists& lists, u16* out, float* lse, const u16*
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
                           int first, int heads, int os, int lses, int qs, int ks, int split, float c) {
-  using S = Slots<1, kOwn>;
+  using S = Slots<1, kGather, kOwn, false>;
   auto gather = [&](const S& slots, const Asked& query, int from, int entries) {
     slots.gather(query, k, ks, from, entries);
   };
@@ -359,10 +426,9 @@ extern "C" __global__ void __launch_bounds__(4 * 128, 1)
     absorbed_wide_codes_576_512(const Lists lists, u16* out, float* lse, const u16* q, const Codes values,
                                 const u16* rotated, float* partials, int first, int heads, int os, int lses, int qs,
                                 int rs, int split, float c) {
-  using S = Slots<kBoxes, kOwn / 2>;
-  __shared__ __align__(16) Scales scales[2];
+  using S = Slots<2, kDecode, kOwn / 2, true>;
   auto gather = [&](const S& slots, const Asked& query, int from, int entries) {
-    slots.gather(query, Latent<kValues>{values, {rotated, rs}}, from, entries, scales);
+    slots.gather(query, Latent<kValues>{values, {rotated, rs}}, from, entries);
   };
   wide<S, 208, 48>(lists, out, lse, q, gather, partials, first, heads, os, lses, qs, split, c);
 }

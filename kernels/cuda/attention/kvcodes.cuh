@@ -20,17 +20,34 @@ struct Numbers {
 // scale_bf16 is a scale of E8M0 as bf16: the least power is subnormal, 255 no number.
 __device__ inline u32 scale_bf16(u32 s) { return s == 0 ? 0x40 : s == 255 ? 0x7fc0 : s << 7; }
 
-// e4m3_times is two numbers of MXFP8, with their codes in the high bytes of the halves of t and their scales in bf16:
-// exact where bf16 numbers were encoded. Their bits at the place of bf16's are the numbers times 2^-120.
-__device__ inline u32 e4m3_times(u32 t, u32 scales) {
-  return mul2(mul2((t & 0x80008000) | (t >> 4 & 0x07f007f0), 0x7b807b80), scales);
-}
+// e4m3_bits is two codes, in the high bytes of the halves of t, at the place of bf16's bits: the numbers times 2^-120.
+__device__ inline u32 e4m3_bits(u32 t) { return (t & 0x80008000) | (t >> 4 & 0x07f007f0); }
+
+// e4m3_times is two numbers of MXFP8, with their scales in bf16: exact where bf16 numbers were encoded.
+__device__ inline u32 e4m3_times(u32 t, u32 scales) { return mul2(mul2(e4m3_bits(t), 0x7b807b80), scales); }
 
 // eight_of decodes eight codes of one scale, which is twice in bf16.
 __device__ inline uint4 eight_of(uint2 codes, u32 scale) {
   u32 w[2] = {codes.x, codes.y}, d[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) d[i] = e4m3_times(__byte_perm(w[i / 2], 0, i % 2 ? 0x3424 : 0x1404), scale);
+  return make_uint4(d[0], d[1], d[2], d[3]);
+}
+
+// raised_twice is 2^120 times a scale below kHighScale, twice in bf16: of higher ones this is no number.
+constexpr int kHighScale = 127 + 8;
+__device__ inline u32 raised_twice(u32 s) { return (s + 120) * 0x800080u; }
+
+// eight_parted is eight_of with the third of each four columns before the second, which takes no permutation of bytes;
+// Raised: the scale is raised_twice.
+template <bool Raised>
+__device__ inline uint4 eight_parted(uint2 codes, u32 scale) {
+  u32 w[2] = {codes.x, codes.y}, d[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    u32 t = w[i / 2] << (i % 2 ? 0 : 8);
+    d[i] = Raised ? mul2(e4m3_bits(t), scale) : e4m3_times(t, scale);
+  }
   return make_uint4(d[0], d[1], d[2], d[3]);
 }
 
