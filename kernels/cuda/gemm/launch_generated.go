@@ -102,6 +102,27 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.headStride)-1376]
 )
 
+// quantizedAloneLines is struct Lines of quantized_alone.cuh.
+type quantizedAloneLines struct {
+	codes  cu.DevicePtr
+	scales cu.DevicePtr
+	lines  int32
+	bytes  int32
+	blocks int32
+	wide   int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(quantizedAloneLines{})-32]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedAloneLines{}.codes)-0]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedAloneLines{}.scales)-8]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedAloneLines{}.lines)-16]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedAloneLines{}.bytes)-20]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedAloneLines{}.blocks)-24]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedAloneLines{}.wide)-28]
+)
+
 // quantizedScales is struct Scales of quantized.cuh.
 type quantizedScales struct {
 	map_ driver.TensorMap
@@ -230,9 +251,32 @@ func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, gr
 	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:384])
 }
 
+// launchProductAlone enqueues a kernel of quantized_alone.cu: nt_int4_bf16_32_alone, nt_int4_bf16_32_tall,
+// nt_e2m1_e8m0_32_alone, nt_e2m1_e8m0_32_tall, nt_e4m3_e8m0_32_alone, nt_e4m3_e8m0_32_tall, nt_e4m3_e8m0_128_alone,
+// nt_e4m3_e8m0_128_tall, nt_e4m3_fp32_128_alone, nt_e4m3_fp32_128_tall.
+func launchProductAlone[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
+	sharedBytes int, terms *productTerms, lines *quantizedAloneLines, out P1, ldo int, offsets P2, groups,
+	segments, m, n int) {
+	params := struct {
+		terms    productTerms
+		lines    quantizedAloneLines
+		out      cu.DevicePtr
+		ldo      int64
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		m        int32
+		n        int32
+	}{
+		terms: *terms, lines: *lines, out: driver.AtType(out, kernels.BF16), ldo: int64(ldo),
+		offsets: driver.AtType(offsets, kernels.I32), groups: driver.Int32(groups), segments: driver.Int32(segments),
+		m: driver.Int32(m), n: driver.Int32(n),
+	}
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1480])
+}
+
 // launchProductE2m1 enqueues a kernel of quantized_e2m1.cu: nt_e2m1_e8m0_32_wide, nt_e2m1_e8m0_32_square,
-// nt_e2m1_e8m0_32_some, nn_e2m1_e8m0_32_wide, nn_e2m1_e8m0_32_square, nt_e2m1_e8m0_32_thin, nt_e2m1_e8m0_32_several,
-// nt_e2m1_e8m0_32_alone.
+// nt_e2m1_e8m0_32_some, nn_e2m1_e8m0_32_wide, nn_e2m1_e8m0_32_square, nt_e2m1_e8m0_32_thin, nt_e2m1_e8m0_32_several.
 func launchProductE2m1[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {
@@ -256,10 +300,10 @@ func launchProductE2m1[P1, P2 driver.Operand](ctx *driver.Context, kernel string
 
 // launchProductE4m3 enqueues a kernel of quantized_e4m3.cu: nt_e4m3_e8m0_32_wide, nt_e4m3_e8m0_32_square,
 // nt_e4m3_e8m0_32_some, nn_e4m3_e8m0_32_wide, nn_e4m3_e8m0_32_square, nt_e4m3_e8m0_32_thin, nt_e4m3_e8m0_32_several,
-// nt_e4m3_e8m0_32_alone, nt_e4m3_e8m0_128_wide, nt_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_some, nn_e4m3_e8m0_128_wide,
-// nn_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_thin, nt_e4m3_e8m0_128_several, nt_e4m3_e8m0_128_alone,
-// nt_e4m3_fp32_128_wide, nt_e4m3_fp32_128_square, nt_e4m3_fp32_128_some, nn_e4m3_fp32_128_wide,
-// nn_e4m3_fp32_128_square, nt_e4m3_fp32_128_thin, nt_e4m3_fp32_128_several, nt_e4m3_fp32_128_alone.
+// nt_e4m3_e8m0_128_wide, nt_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_some, nn_e4m3_e8m0_128_wide,
+// nn_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_thin, nt_e4m3_e8m0_128_several, nt_e4m3_fp32_128_wide,
+// nt_e4m3_fp32_128_square, nt_e4m3_fp32_128_some, nn_e4m3_fp32_128_wide, nn_e4m3_fp32_128_square,
+// nt_e4m3_fp32_128_thin, nt_e4m3_fp32_128_several.
 func launchProductE4m3[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {
@@ -282,8 +326,7 @@ func launchProductE4m3[P1, P2 driver.Operand](ctx *driver.Context, kernel string
 }
 
 // launchProductInt4 enqueues a kernel of quantized_int4.cu: nt_int4_bf16_32_wide, nt_int4_bf16_32_square,
-// nt_int4_bf16_32_some, nn_int4_bf16_32_wide, nn_int4_bf16_32_square, nt_int4_bf16_32_thin, nt_int4_bf16_32_several,
-// nt_int4_bf16_32_alone.
+// nt_int4_bf16_32_some, nn_int4_bf16_32_wide, nn_int4_bf16_32_square, nt_int4_bf16_32_thin, nt_int4_bf16_32_several.
 func launchProductInt4[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {
@@ -391,14 +434,15 @@ var Kernels = []string{
 	"nn_int4_bf16_32_square", "nn_int4_bf16_32_wide", "nn_square_bf16", "nn_square_f32", "nn_tall_bf16",
 	"nn_tall_f32", "nn_vector_bf16", "nn_vector_f32", "nn_wide_bf16", "nn_wide_f32", "nt_any_bf16", "nt_any_f32",
 	"nt_deep_bf16", "nt_deep_f32", "nt_e2m1_e8m0_32_alone", "nt_e2m1_e8m0_32_several", "nt_e2m1_e8m0_32_some",
-	"nt_e2m1_e8m0_32_square", "nt_e2m1_e8m0_32_thin", "nt_e2m1_e8m0_32_wide", "nt_e4m3_e8m0_128_alone",
-	"nt_e4m3_e8m0_128_several", "nt_e4m3_e8m0_128_some", "nt_e4m3_e8m0_128_square", "nt_e4m3_e8m0_128_thin",
-	"nt_e4m3_e8m0_128_wide", "nt_e4m3_e8m0_32_alone", "nt_e4m3_e8m0_32_several", "nt_e4m3_e8m0_32_some",
-	"nt_e4m3_e8m0_32_square", "nt_e4m3_e8m0_32_thin", "nt_e4m3_e8m0_32_wide", "nt_e4m3_fp32_128_alone",
-	"nt_e4m3_fp32_128_several", "nt_e4m3_fp32_128_some", "nt_e4m3_fp32_128_square", "nt_e4m3_fp32_128_thin",
+	"nt_e2m1_e8m0_32_square", "nt_e2m1_e8m0_32_tall", "nt_e2m1_e8m0_32_thin", "nt_e2m1_e8m0_32_wide",
+	"nt_e4m3_e8m0_128_alone", "nt_e4m3_e8m0_128_several", "nt_e4m3_e8m0_128_some", "nt_e4m3_e8m0_128_square",
+	"nt_e4m3_e8m0_128_tall", "nt_e4m3_e8m0_128_thin", "nt_e4m3_e8m0_128_wide", "nt_e4m3_e8m0_32_alone",
+	"nt_e4m3_e8m0_32_several", "nt_e4m3_e8m0_32_some", "nt_e4m3_e8m0_32_square", "nt_e4m3_e8m0_32_tall",
+	"nt_e4m3_e8m0_32_thin", "nt_e4m3_e8m0_32_wide", "nt_e4m3_fp32_128_alone", "nt_e4m3_fp32_128_several",
+	"nt_e4m3_fp32_128_some", "nt_e4m3_fp32_128_square", "nt_e4m3_fp32_128_tall", "nt_e4m3_fp32_128_thin",
 	"nt_e4m3_fp32_128_wide", "nt_few_bf16", "nt_few_f32", "nt_int4_bf16_32_alone", "nt_int4_bf16_32_several",
-	"nt_int4_bf16_32_some", "nt_int4_bf16_32_square", "nt_int4_bf16_32_thin", "nt_int4_bf16_32_wide",
-	"nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32", "nt_vector_bf16", "nt_vector_f32",
-	"nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few", "weight_grad_square",
+	"nt_int4_bf16_32_some", "nt_int4_bf16_32_square", "nt_int4_bf16_32_tall", "nt_int4_bf16_32_thin",
+	"nt_int4_bf16_32_wide", "nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32", "nt_vector_bf16",
+	"nt_vector_f32", "nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few", "weight_grad_square",
 	"weight_grad_vector", "weight_grad_wide",
 }

@@ -25,9 +25,14 @@ struct Table {
   int *row, *tile;
 };
 
-// fill asks for the rows of kAhead groups a lane before it looks at one: they may be far away.
+// fill asks for the rows of kAhead groups a lane before it looks at one: they may be far away. One group has no sums,
+// and a thread that makes no barriers.
 __device__ inline void fill(const Table& t, const int* offsets, int groups, int segments, int m, int rows) {
-  if (threadIdx.x >= kWarp) return;
+  if (groups == 1 && threadIdx.x == kWarp) {
+    t.row[0] = offsets ? offsets[0] : 0, t.row[1] = offsets ? offsets[segments] : m;
+    t.tile[0] = 0, t.tile[1] = (t.row[1] - t.row[0] + rows - 1) / rows;
+  }
+  if (groups == 1 || threadIdx.x >= kWarp) return;
   constexpr int kAhead = 4;
   int lane = threadIdx.x, before = 0;
   for (int base = 0; base < groups; base += kAhead * kWarp) {

@@ -421,11 +421,13 @@ __device__ inline void store_pairs(const float* d, u16* shared, u16* out, long l
 }
 
 // copy_stages is the work of an elected thread: codes and scales of a block's tiles, and other terms' weights, or the
-// rows of X. The one of the codes leaves in `works`, if any, the last R::kWorks tiles.
-template <class F, class G, int ACROSS, class R>
+// rows of X. The one of the codes leaves in `works`, if any, the last R::kWorks tiles. FIRST: nothing is asked for
+// behind the block's first stage until that is there, or it comes with what follows it: where decoding takes longer.
+template <class F, class G, int ACROSS, bool FIRST = false, class R>
 __device__ inline void copy_stages(R& ring, const Terms& terms, const Scales& scales, const Tiles<G::kColumns>& tiles,
                                    bool weights, Work* works = nullptr) {
   int told = 0;
+  bool first = FIRST;
   for (int i = blockIdx.x; i < tiles.count; i += gridDim.x) {
     Work w = tiles.work(i);
     if (works && weights) {
@@ -454,6 +456,7 @@ __device__ inline void copy_stages(R& ring, const Terms& terms, const Scales& sc
               copy_box(ring.a() + c * 64, &terms.w[t], at + c, k, w.group, full);
           else copy_box(ring.a(), &terms.w[t], k, at, w.group, full);
         }
+        if (first) ring.filled(), first = false;
       }
     }
   }

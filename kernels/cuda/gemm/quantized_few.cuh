@@ -276,26 +276,33 @@ struct Columns {
   }
 };
 
-// store_few is store_tile of a warp's 16 columns, which the threads have in the order of `column`. A sum that is NaN is
-// 0x7fffffff (see step16.go), which the card's conversion rounds to 0x7fff, as narrow does.
-template <int ROWS>
-__device__ inline void store_few(const float* d, u16* out, long long ldo, int rows, int col, int n, bool wide) {
-  int lane = warp_lane(), c = col + lane % 4 * 4;
+// store_few is store_tile of a warp's 16 * TILES columns, which the threads have in the order of `column`. A sum that
+// is NaN is 0x7fffffff (see step16.go), which the card's conversion rounds to 0x7fff, as narrow does. What 8 rows take
+// lies together: code that a block has not run for a while comes from far away.
+template <int ROWS, int TILES>
+__device__ inline void store_few(const float (&d)[TILES][ROWS / 2], u16* out, long long ldo, int rows, int col, int n,
+                                 bool wide) {
+  int lane = warp_lane(), first = col + lane % 4 * 4;
   u32 low = lane & 2 ? 0x1054 : 0x5410, high = low + 0x2222;
 #pragma unroll
   for (int j = 0; j < ROWS / 8; j++)
     if (j * 8 < rows) {
-      u32 x = transposed(convert2(d[j * 4], d[j * 4 + 1])), y = transposed(convert2(d[j * 4 + 2], d[j * 4 + 3]));
-      u32 w[2] = {bytes_of(x, y, low), bytes_of(x, y, high)};
       int row = j * 8 + order(lane / 4);
-      if (row >= rows || c >= n) continue;
-      u16* to = out + row * ldo + c;
-      if (wide && c + 4 <= n) {
-        *(uint2*)to = make_uint2(w[0], w[1]);
-      } else {
+      u16* line = out + row * ldo;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-          if (c + i < n) to[i] = (u16)(w[i / 2] >> i % 2 * 16);
+      for (int t = 0; t < TILES; t++) {
+        const float* sums = d[t] + j * 4;
+        u32 x = transposed(convert2(sums[0], sums[1])), y = transposed(convert2(sums[2], sums[3]));
+        u32 w[2] = {bytes_of(x, y, low), bytes_of(x, y, high)};
+        int c = first + t * 16;
+        if (row >= rows || c >= n) continue;
+        if (wide && c + 4 <= n) {
+          *(uint2*)(line + c) = make_uint2(w[0], w[1]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            if (c + i < n) line[c + i] = (u16)(w[i / 2] >> i % 2 * 16);
+        }
       }
     }
 }
@@ -319,9 +326,7 @@ __device__ inline void multiply_few(R& ring, const Terms& terms, const Tiles<G::
     else if (w.rows <= 16) own.template chain<2>(d, ring, stages, others);
     else if (G::kRows > 16 && w.rows <= 24) own.template chain<3>(d, ring, stages, others);
     else own.template chain<G::kRows / 8>(d, ring, stages, others);
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-      store_few<G::kRows>(d[t], out + w.from * ldo, ldo, w.rows, w.col + own.first + t * 16, n, wide);
+    store_few<G::kRows>(d, out + w.from * ldo, ldo, w.rows, w.col + own.first, n, wide);
   }
 }
 
@@ -347,7 +352,7 @@ __device__ inline void product_few(const Terms& terms, const Scales& scales, u16
   int copying = uniform(threadIdx.x / kWarp) - kReaders;
   if (copying < 0)
     multiply_few<F, G, TILES>(ring, terms, tiles, out, ldo, n, kTables ? read_tables(tables) : Tables(), works);
-  else if (elected()) copy_stages<F, G, 0>(ring, terms, scales, tiles, copying == 0, works);
+  else if (elected()) copy_stages<F, G, 0, F::kBits == 4>(ring, terms, scales, tiles, copying == 0, works);
 }
 
 #define PRODUCT_FEW(name, FORMAT, COLUMNS, ROWS, DEPTH, STAGES, BLOCKS, TILES)                                   \

@@ -18,18 +18,19 @@ type codesTiling struct {
 	bytes int // of each row of codes in a stage; 0: 64 columns
 	each  int // columns of a warp in the kernels of quantized_few.cuh, by mma.sync; 0: by wgmma
 	more  int // stages of codes of 8 bits, which are smaller, beyond those of the others
-	// warps that decode to shared memory (quantized_alone.cuh); 0: those that multiply decode
-	decoders int
+	// decodes by warps that do not multiply (quantized_alone.cuh)
+	apart bool
 }
 
 var (
-	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, 0, 0, 0, 0}
-	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, 0, 0, 0, 0}
-	codesSome    = codesTiling{tiling{"_some", 256, 96, 96, 3, 1}, 64, 0, 1, 0}
-	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, 128, 64, 0, 0}
+	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, 0, 0, 0, false}
+	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, 0, 0, 0, false}
+	codesSome    = codesTiling{tiling{"_some", 256, 96, 96, 3, 1}, 64, 0, 1, false}
+	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, 128, 64, 0, false}
 	// alone on its multiprocessor
-	codesAlone = codesTiling{tiling: tiling{"_alone", 64, 128, 128, 7, 2}, decoders: 12}
-	codesThin  = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, 128, 16, 1, 0}
+	codesAlone = codesTiling{tiling: tiling{"_alone", 64, 64, 64, 6, 1}, apart: true}
+	codesTall  = codesTiling{tiling: tiling{"_tall", 64, 128, 128, 4, 1}, apart: true}
+	codesThin  = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, 128, 16, 1, false}
 )
 
 // of is the variant with tiles of fewer rows.
@@ -40,13 +41,12 @@ func (s codesTiling) of(height int) codesTiling {
 
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
 var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64),
-	codesAlone, codesAlone.of(32), codesAlone.of(64), codesSome, codesSeveral, codesThin},
+	codesAlone, codesAlone.of(16), codesAlone.of(32), codesTall, codesSome, codesSeveral, codesThin},
 	"nn": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64)}}
 
 // QuantizedPaths are the values of [driver.Context.Path] that force each variant of products with weights in codes.
 var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_several",
-	"codes_thin", "codes_square32", "codes_square64", "codes_alone", "codes_alone32",
-	"codes_alone64"}
+	"codes_thin", "codes_square32", "codes_square64", "codes_alone", "codes_alone16", "codes_alone32", "codes_tall"}
 
 // codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Groups are
 // of uneven sizes: most of them fit one tile.
@@ -75,7 +75,7 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTili
 // weight more often, but on multiprocessors that had nothing to do, and products of fewer rows are shorter; of tiles of
 // 64 columns a multiprocessor decodes half of what it does of those of 128.
 func (d *Ops) codesSquareFor(layout string, groups, rows, columns int) codesTiling {
-	for _, s := range []codesTiling{codesAlone.of(32), codesAlone.of(64), codesAlone, codesSquare.of(32),
+	for _, s := range []codesTiling{codesAlone.of(16), codesAlone.of(32), codesAlone, codesTall, codesSquare.of(32),
 		codesSquare.of(64)} {
 		if slices.Contains(codesTilings[layout], s) && s.tiles(groups, rows, columns) <= d.Processors {
 			return s
@@ -140,18 +140,19 @@ func (s codesTiling) threads() int {
 	if s.each > 0 {
 		return s.columns/s.each*32 + 64
 	}
-	return s.tiling.threads() + s.decoders*32
+	if s.apart {
+		return 17 * 32 // 4 warps multiply, 12 decode, one copies
+	}
+	return s.tiling.threads()
 }
 
 // shared is the bytes of the ring, of what aligning it may cost, and of the table of groups.
 func (s codesTiling) shared(layout string, f codesFormat, groups int) int {
-	lines, lineBytes, blocks := s.stage(layout, f)
-	weights := (lines*(lineBytes+blocks*f.Scale.Bits()/8) + 1023) &^ 1023
-	if s.decoders > 0 {
-		weights += s.columns * 128 // in memory of their own
-	} else {
-		weights = max(weights, s.columns*128)
+	if s.apart {
+		return s.stages*(s.columns+s.rows)*256 + 1024 + (groups+1)*8
 	}
+	lines, lineBytes, blocks := s.stage(layout, f)
+	weights := max((lines*(lineBytes+blocks*f.Scale.Bits()/8)+1023)&^1023, s.columns*128)
 	return s.slots(f)*(weights+s.rows*s.depth(f)*2) + 1024 + (groups+1)*8
 }
 
@@ -198,16 +199,22 @@ func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *
 		offsets, segments = driver.Address(g.Offsets), g.Segments
 	}
 	s := d.codesTilingFor(layout, groups, rows, out.Cols)
-	lines, lineBytes, blocks := s.stage(layout, f)
 	q := terms[0].Q
-	codes := d.BoxesOf(q.Codes, lineBytes, lines, lineBytes)
-	scales := quantizedScales{
-		map_: d.BoxesOf(q.Scales, lines, blocks, 0), wide: driver.Int32(min(q.Format.Wide, (q.Cols+127)&^127))}
 	kernel, shared := layout+"_"+f.name+s.name, s.shared(layout, f, groups)
+	wide := driver.Int32(min(q.Format.Wide, (q.Cols+127)&^127))
 	for _, w := range windows(out.Cols, s.columns, terms) {
-		p := d.termsOf(layout, s.tiling, w, out, g)
-		p.w[0] = codes
-		launchCodes[f.Code](d.Context, kernel, s.grid(d.Processors, groups, rows, w.to-w.from), s.threads(), shared, &p,
-			&scales, out, out.Stride, offsets, groups, segments, rows, w.to)
+		p, grid := d.termsOf(layout, s.tiling, w, out, g), s.grid(d.Processors, groups, rows, w.to-w.from)
+		if s.apart {
+			from := quantizedAloneLines{codes: driver.Address(q.Codes), scales: driver.Address(q.Scales), wide: wide,
+				lines: driver.Int32(q.Rows), bytes: driver.Int32(q.Codes.Cols), blocks: driver.Int32(q.Scales.Rows)}
+			launchProductAlone(d.Context, kernel, grid, s.threads(), shared, &p, &from, out, out.Stride, offsets,
+				groups, segments, rows, w.to)
+			continue
+		}
+		lines, lineBytes, blocks := s.stage(layout, f)
+		p.w[0] = d.BoxesOf(q.Codes, lineBytes, lines, lineBytes)
+		scales := quantizedScales{map_: d.BoxesOf(q.Scales, lines, blocks, 0), wide: wide}
+		launchCodes[f.Code](d.Context, kernel, grid, s.threads(), shared, &p, &scales, out, out.Stride, offsets, groups,
+			segments, rows, w.to)
 	}
 }
