@@ -86,6 +86,7 @@ func TestQuantizedProducts(t *testing.T) {
 			{f, 3, 90, 144, 352, [][2]int{{0, 64}, {64, 144}}}, {f, 1, 33, 57, 100, nil},
 			{f, 5, 140, 136, 64, [][2]int{{3, 80}}}, {f, 1, 281, 272, 96, nil},
 			{f, 4, 100, 176, 64, [][2]int{{16, 80}, {80, 176}}}, {f, 2, 24, 136, 288, [][2]int{{0, 136}}},
+			{f, 1, 20, 72, 1216, [][2]int{{0, 72}}}, // steps of 128 k: more than teams and slots
 		} {
 			c.products(t, 1+len(c.ranges))
 		}
