@@ -159,8 +159,8 @@ func (c *recurrence) trains(t *testing.T, name string, dtype kernels.DType, l *k
 }
 
 // The bits do not depend on how many values a block of a scan has: 64, 32 and 16, on so many multiprocessors that the
-// host takes them, nor on whether teams scan, forward and backward, of sequences that end in the middle of a chunk, and
-// from slots. Backward has both sequences in one part.
+// host takes them, nor on whether teams scan, as they do long sequences and not short ones, forward and backward, of
+// sequences that end in the middle of a chunk, and from slots. Backward has both sequences in one part.
 func TestRecurrenceValues(t *testing.T) {
 	d := cudatest.GPU
 	defer func(processors int) { d.Processors = processors }(d.Processors)
@@ -170,6 +170,7 @@ func TestRecurrenceValues(t *testing.T) {
 			d.Processors = len(lengths) * c.Heads * driver.Blocks(c.ValueDim, values)
 			name := fmt.Sprintf("%s, %d values a block", name, values)
 			c.trains(t, name, dtype, packed(lengths...))
+			c.trains(t, name+", short", dtype, packed(60, 3))
 			c.serves(t, name, dtype, 130, lengths...)
 		}
 	})
