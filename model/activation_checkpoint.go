@@ -86,18 +86,21 @@ func (k *Keep) leaveOut(output bool) *Keep {
 	return k
 }
 
-// counted is the counts of the next mixture's rows. The first Forward reads them from the device.
-func (k *Keep) counted(read func() []int32) (counts []int32) {
-	switch {
-	case k == nil:
-		return read()
-	case k.again:
-		counts, k.counts = k.counts[0], k.counts[1:]
-	default:
-		counts = read()
-		k.counts = append(k.counts, counts)
+// counted gives the counts of the next mixture's rows. The first Forward begins to read them from the device.
+func (k *Keep) counted(begin func() (read func() []int32)) func() []int32 {
+	if k != nil && k.again {
+		counts := k.counts[0]
+		k.counts = k.counts[1:]
+		return func() []int32 { return counts }
 	}
-	return counts
+	read := begin()
+	return func() []int32 {
+		counts := read()
+		if k != nil {
+			k.counts = append(k.counts, counts)
+		}
+		return counts
+	}
 }
 
 // saves tells whether what Backward reads stays on the stack.

@@ -87,7 +87,8 @@ type expertExchange struct {
 	// all is [tokens of all ranks, H]: their inputs, and then the gradients of their outputs. This rank's own are read
 	// where they are (see of), unless tokens are few.
 	all     kernels.Tensor
-	weights kernels.Tensor // F32 [tokens of all ranks, K]
+	weights kernels.Tensor // F32 [tokens of all ranks, K]; this rank's own are in routed
+	routed  kernels.Tensor // F32 [T, K]
 
 	shares   []*expertShare       // of each rank's tokens; of few tokens, and in a plan, one of all
 	received kernels.Tensor       // rows of this rank's tokens from the other owners, in their order; nil: none yet
@@ -202,17 +203,18 @@ func (e *expertExchange) tokensOf(rank int) int {
 	return int(segments[len(segments)-1])
 }
 
-// newShare has memory for the plan of some tokens but for where their rows lie.
-func (e *expertExchange) newShare(r *parallel.Rank, rank, first, tokens, segments int,
-	offsets kernels.Tensor) *expertShare {
-	pairs := tokens * e.m.TopK
+// newShare has the plan of some tokens, in the memory of that of all, but for where their rows lie.
+func (e *expertExchange) newShare(rank, first, tokens, segments int, source, pair kernels.Tensor) *expertShare {
+	of := func(all kernels.Tensor) kernels.Tensor {
+		return all.RowRange(first, first+tokens).Reshape(1, tokens*e.m.TopK)
+	}
 	return &expertShare{rank: rank, first: first, tokens: tokens, plan: kernels.Plan{
-		Groups: kernels.Groups{Offsets: offsets, Count: e.m.Router.W.W.Rows, Segments: segments},
-		Source: r.Stack.New(kernels.I32, 1, pairs), Pair: r.Stack.New(kernels.I32, 1, pairs)}}
+		Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: segments}, Source: of(source), Pair: of(pair)}}
 }
 
-// dispatch gathers what the routers of all ranks have chosen, and finds this owner's rows. The host has to learn how
-// many there are, once for a block that is computed twice.
+// dispatch orders the rows of this rank's tokens, gathers the orders of all ranks, and finds this owner's rows. Hosts
+// have to learn how many there are, once for a block that is computed twice: each looks at the counts of its own tokens
+// while the orders are on their way, and tells the others.
 func (e *expertExchange) dispatch(r *parallel.Rank, by *Routing, k *Keep) {
 	switch {
 	case e.few():
@@ -222,52 +224,47 @@ func (e *expertExchange) dispatch(r *parallel.Rank, by *Routing, k *Keep) {
 		e.dispatchPlanned(r, by)
 		return
 	}
-	offsets := e.dispatchShares(r, by)
+	come := e.dispatchShares(r, by)
 	e.limit = expertRows(e.tokens()*e.m.TopK, len(e.ranks))
-	counts := k.counted(func() []int32 {
-		read := r.Transfers.ReadAsync(offsets)
-		r.Yield()
-		return read()
+	counts := k.counted(func() func() []int32 {
+		read := r.Transfers.ReadAsync(e.own().plan.Groups.Offsets)
+		return func() []int32 { return slices.Concat(r.Experts.ShareNumbers(read())...) }
 	})
-	e.count(r, counts)
-	e.gathered.Wait() // behind the host's look at the counts
+	r.Yield()
+	come.Wait() // for the device: the counts lie before, and the host does not look at them until this is enqueued
+	e.gathered.Wait()
 	e.gathered = nil
+	e.count(r, counts())
 }
 
-// dispatchShares finds the places of the rows of each rank's tokens: of its own before those of the others have come.
-// It returns the offsets of all plans, one behind the other.
-func (e *expertExchange) dispatchShares(r *parallel.Rank, by *Routing) (offsets kernels.Tensor) {
-	tokens, topK, experts := e.tokens(), e.m.TopK, e.m.Router.W.W.Rows
-	e.weights = r.Stack.New(kernels.F32, tokens, topK)
-	length := func(rank int) int { return experts*(len(e.ranks[rank])-1) + 1 }
-	total, most := 0, 0
-	for rank := range e.ranks {
-		total, most = total+length(rank), max(most, e.tokensOf(rank))
-	}
-	offsets = r.Stack.New(kernels.I32, 1, total)
-	first, at := 0, 0
+// dispatchShares orders the rows of this rank's tokens by expert, and begins to gather the orders of those of the
+// others, with their weights.
+func (e *expertExchange) dispatchShares(r *parallel.Rank, by *Routing) *parallel.Exchange {
+	tokens, topK := e.tokens(), e.m.TopK
+	source, pair := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, tokens, topK)
+	e.weights, e.routed = r.Stack.New(kernels.F32, tokens, topK), by.Weights
+	first := 0
 	for rank, segments := range e.ranks {
 		n := e.tokensOf(rank)
-		e.shares = append(e.shares,
-			e.newShare(r, rank, first, n, len(segments)-1, offsets.ColRange(at, at+length(rank))))
-		first, at = first+n, at+length(rank)
+		e.shares = append(e.shares, e.newShare(rank, first, n, len(segments)-1, source, pair))
+		first += n
 	}
-	e.own().plan.RowOf = r.Stack.New(kernels.I32, e.tokensOf(e.me), topK)
-	defer r.Stack.Release(r.Stack.Mark())
-	chosen, rowOf := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, most, topK)
-	come := beginGather(r, parallel.Pair{Dst: chosen, Src: by.Experts}, parallel.Pair{Dst: e.weights, Src: by.Weights})
-	if by.Experts.Rows > 0 {
-		r.Dev.Dispatch(e.own().plan, by.Experts, e.ranks[e.me])
+	own := e.own()
+	p := &own.plan
+	p.Groups.Offsets = r.Stack.New(kernels.I32, 1, p.Groups.Count*p.Groups.Segments+1)
+	p.RowOf = r.Stack.New(kernels.I32, own.tokens, topK)
+	if own.tokens > 0 {
+		r.Dev.Dispatch(*p, by.Experts, e.ranks[e.me])
 	}
-	endGather(r, come)
-	for rank, s := range e.shares {
-		if rank != e.me && s.tokens > 0 {
-			p := s.plan
-			p.RowOf = rowOf.RowRange(0, s.tokens)
-			r.Dev.Dispatch(p, s.of(chosen), e.ranks[rank])
-		}
-	}
-	return offsets
+	return e.gatherPlans(r, own.first, source, pair)
+}
+
+// gatherPlans begins to gather the orders of the rows of the other ranks' tokens, with the tokens' weights; this rank's
+// tokens begin with the first.
+func (e *expertExchange) gatherPlans(r *parallel.Rank, first int, source, pair kernels.Tensor) *parallel.Exchange {
+	own := func(all kernels.Tensor) kernels.Tensor { return all.RowRange(first, first+e.routed.Rows) }
+	return beginGatherOthers(r, parallel.Pair{Dst: source, Src: own(source)}, parallel.Pair{Dst: pair, Src: own(pair)},
+		parallel.Pair{Dst: e.weights, Src: e.routed})
 }
 
 // dispatchPlanned is dispatch in a plan, as if all ranks' tokens were one's: an owner's rows may be of any.
@@ -275,15 +272,14 @@ func (e *expertExchange) dispatchPlanned(r *parallel.Rank, by *Routing) {
 	tokens, topK := e.tokens(), e.m.TopK
 	segments := e.segments()
 	n := len(segments) - 1
-	e.weights = r.Stack.New(kernels.F32, tokens, topK)
-	s := e.newShare(r, -1, 0, tokens, n, r.Stack.New(kernels.I32, 1, e.m.Router.W.W.Rows*n+len(e.ranks)))
-	s.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
+	source, pair := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, tokens, topK)
+	e.weights, e.routed = r.Stack.New(kernels.F32, tokens, topK), by.Weights
+	s := e.newShare(-1, 0, tokens, n, source, pair)
+	s.plan.Groups.Offsets = r.Stack.New(kernels.I32, 1, e.m.Router.W.W.Rows*n+len(e.ranks))
+	s.plan.RowOf = r.Stack.New(kernels.I32, by.Experts.Rows, topK)
 	e.shares = []*expertShare{s}
-	mark := r.Stack.Mark()
-	chosen := r.Stack.New(kernels.I32, tokens, topK)
-	beginGather(r, parallel.Pair{Dst: chosen, Src: by.Experts}, parallel.Pair{Dst: e.weights, Src: by.Weights})
-	r.Dev.Dispatch(s.plan, chosen, segments)
-	r.Stack.Release(mark)
+	r.Dev.Dispatch(s.plan, by.Experts, segments)
+	e.gatherPlans(r, 0, source, pair)
 	pairs := tokens * topK
 	e.limit = expertRows(pairs, len(e.ranks))
 	s.rows = e.limit
@@ -465,18 +461,13 @@ func (e *expertExchange) combine(r *parallel.Rank, out, weights kernels.Tensor) 
 		e.combineFew(r, out, weights)
 	case r.Experts == nil: // a plan
 		e.countRows(r, e.received)
-		r.Dev.Combine(out, e.received, weights, e.plannedRows(out.Rows))
+		r.Dev.Combine(out, e.received, weights, e.own().plan.RowOf)
 	default:
 		e.await(r)
 		if out.Rows > 0 {
 			r.Transfers.CombinePeers(out, e.parts(e.received, e.own().y), weights, e.own().plan.RowOf)
 		}
 	}
-}
-
-// plannedRows is where the rows of so many tokens lie, in a plan.
-func (e *expertExchange) plannedRows(tokens int) kernels.Tensor {
-	return e.own().plan.RowOf.RowRange(0, tokens)
 }
 
 // lastMixture is a block's last layer, where that is a mixture whose output is what it adds to the block's; else nil.
@@ -532,7 +523,7 @@ func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dout kernels.T
 	e.m.Experts.weightGrads(r, rows...)
 	if r.Experts == nil { // a plan
 		e.countRows(r, e.received, received)
-		r.Dev.Combine(dx, e.received, kernels.Tensor{}, e.plannedRows(dx.Rows))
+		r.Dev.Combine(dx, e.received, kernels.Tensor{}, e.own().plan.RowOf)
 		e.planPieces(r)
 		return
 	}
@@ -552,7 +543,7 @@ func (e *expertExchange) inputGrads(r *parallel.Rank, dout, all, received kernel
 	own := e.own()
 	first := e.m.Experts.GateUp.W.Trained() && r.Experts != nil
 	if first {
-		dx, dw = own.inputGrad(r, dout, own.of(e.weights))
+		dx, dw = own.inputGrad(r, dout, e.routed)
 	}
 	endGather(r, e.gathered)
 	others := e.inOrder()[:len(e.shares)-1]
@@ -561,7 +552,7 @@ func (e *expertExchange) inputGrads(r *parallel.Rank, dout, all, received kernel
 		e.bring(r, step, parallel.Pair{Dst: e.received, Src: y}, parallel.Pair{Dst: received, Src: w})
 	}
 	if !first {
-		dx, dw = own.inputGrad(r, e.of(own, dout, all), own.of(e.weights))
+		dx, dw = own.inputGrad(r, e.of(own, dout, all), e.of(own, e.routed, e.weights))
 	}
 	return dx, dw
 }
@@ -590,15 +581,7 @@ func (e *expertExchange) countRows(r *parallel.Rank, list ...kernels.Tensor) {
 	kernels.CountExchange(r.Dev, kind, bytes)
 }
 
-// beginGather begins to fill tensors with the rows of all ranks' tokens; nil: it only counts them, in a plan.
-func beginGather(r *parallel.Rank, pairs ...parallel.Pair) *parallel.Exchange {
-	if r.Experts == nil {
-		return countGather(r, pairs)
-	}
-	return r.Experts.AllGather(pairs...)
-}
-
-// beginGatherOthers is beginGather without this rank's own rows.
+// beginGatherOthers begins to fill tensors with the rows of the other ranks' tokens; nil: it counts them, in a plan.
 func beginGatherOthers(r *parallel.Rank, pairs ...parallel.Pair) *parallel.Exchange {
 	if r.Experts == nil {
 		return countGather(r, pairs)

@@ -148,7 +148,7 @@ func (e *expertExchange) backwardPieces(r *parallel.Rank, dx, dweights, dout, al
 	dxs, dws := r.Stack.New(dx.DType, pairs, dx.Cols), r.Stack.New(kernels.F32, pairs, 1)
 	e.byPiece(r, []kernels.Tensor{dxs, dws}, func(s *expertShare) []kernels.Tensor {
 		e.compute(r, s, nil, func() {})
-		dxp, dw := s.inputGrad(r, e.of(s, dout, all), s.of(e.weights))
+		dxp, dw := s.inputGrad(r, e.of(s, dout, all), e.of(s, e.routed, e.weights))
 		if s.rows > 0 {
 			e.m.Experts.weightGrads(r, mlpRows{&s.saved, &s.groups})
 		}

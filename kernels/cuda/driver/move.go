@@ -20,12 +20,15 @@ func withMove(sources Sources) Sources { return append(Sources{moveSource}, sour
 // Kernels are the names of the kernels that the driver launches itself.
 var Kernels = []string{"move_bytes"}
 
-// toCard enqueues a copy of a short piece of pinned memory to the card. A copy engine takes copies of all streams in
-// one order: where weights or states come from the host, each by copies of hundreds of MiB, the pieces of every
-// operation would wait behind them, and nothing would compute meanwhile. There a kernel reads the host's memory.
+// copiesMuch tells whether short pieces would wait for copy engines, which take copies of all streams in one order:
+// weights or states come from the host, hundreds of MiB each, or rows from other cards. Nothing would compute
+// meanwhile, so a kernel moves the pieces.
+func (c *Context) copiesMuch() bool { return len(c.host) > 0 || c.transfers.made > 0 }
+
+// toCard enqueues a copy of a short piece of pinned memory to the card.
 func (c *Context) toCard(dst cu.DevicePtr, host []byte) error {
 	src := unsafe.Pointer(&host[0])
-	if len(c.host) == 0 {
+	if !c.copiesMuch() {
 		return cu.MemcpyHtoDAsync(dst, src, int64(len(host)), cu.NoStream)
 	}
 	return c.move(dst, cu.DevicePtr(uintptr(src)), len(host))
@@ -34,7 +37,7 @@ func (c *Context) toCard(dst cu.DevicePtr, host []byte) error {
 // toHost is toCard the other way.
 func (c *Context) toHost(host []byte, src cu.DevicePtr) error {
 	dst := unsafe.Pointer(&host[0])
-	if len(c.host) == 0 {
+	if !c.copiesMuch() {
 		return cu.MemcpyDtoHAsync(dst, src, int64(len(host)), cu.NoStream)
 	}
 	return c.move(cu.DevicePtr(uintptr(dst)), src, len(host))
