@@ -125,10 +125,11 @@ type Definition struct {
 	Break Break          `json:"break,omitempty"`
 }
 
-// Default is version 2 of the definition with the dot step of the CPU. Version 1 had gradients that were one sum
-// through all packs of a step.
+// Default is version 3 of the definition with the dot step of the CPU. Version 1 had gradients that were one sum
+// through all packs of a step. Version 2 summed the gradients of keys of absorbed latent attention over heads, in each
+// over queries, as those of other attention still are.
 func Default() Definition {
-	return Definition{Version: 2, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256,
+	return Definition{Version: 3, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256,
 		VocabBlock: 1024, ChunkRows: 64, Segment: 8192}
 }
 

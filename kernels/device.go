@@ -120,6 +120,7 @@ type Device interface {
 	// Heads*ValueDim], lse F32 [T, Heads] in units of log2.
 	Attention(out, lse, q Tensor, kv KV, l *Layout, a Attn)
 	// AttentionBackward is stated in kernels/cpu/attention_backward.go. Layouts have no pages. dq, dk, dv are written.
+	// Chains of dk and dv go over heads, in each over queries; of Attn.Latent over queries, in each over heads.
 	AttentionBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, l *Layout, a Attn)
 
 	// Sinks adds a learned logit of each head, sinks [1, Heads], to the softmax of an attention that was computed

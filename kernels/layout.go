@@ -81,6 +81,9 @@ type Attn struct {
 	ValueDim                int     // columns of a head of V and of the output; 0: HeadDim
 	Scale                   float64 // of scores, usually 1/sqrt(HeadDim)
 	Window                  int     // key j is visible to query i iff i-Window < j <= i; 0: all j <= i
+	// Latent: the only KV head is a latent that all heads read, as in absorbed latent attention. It decides the order
+	// of its gradient's sums, see AttentionBackward: over queries, in each over heads.
+	Latent bool
 }
 
 // Values is the number of columns of a head of V.

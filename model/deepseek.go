@@ -182,7 +182,7 @@ func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConf
 	n, r, v, heads := c.NopeDim, c.RopeDim, c.ValueDim, d.Heads
 	shape := kernels.Attn{Heads: heads, KVHeads: heads, HeadDim: n + r, ValueDim: v, Scale: c.scale(rope)}
 	if form == kernels.LatentAbsorbed {
-		shape.KVHeads, shape.HeadDim, shape.ValueDim = 1, c.KVRank+r, c.KVRank
+		shape.KVHeads, shape.HeadDim, shape.ValueDim, shape.Latent = 1, c.KVRank+r, c.KVRank, true
 	}
 	a := &MLA{Shape: b.attn(shape), Rope: b.rope(rope), NopeDim: n, Form: form, Block: layer, ops: b.ops}
 	norm := kernels.Norm{Eps: latentEps}

@@ -108,7 +108,7 @@ func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, q, out []k
 		keys -= kv.Codes.Rotated.Cols
 	}
 	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != keys || kv.V.Cols != a.KVHeads*a.Values() ||
-		kv.V.DType != kv.K.DType
+		kv.V.DType != kv.K.DType || a.Latent && (a.KVHeads != 1 || a.Window != 0)
 	for _, t := range slices.Concat(q, out) {
 		bad = bad || t.Rows < l.Rows() || t.DType != kv.Type()
 	}

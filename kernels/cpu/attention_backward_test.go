@@ -39,8 +39,8 @@ func (c attnCase) backward(dev *Device, dout [][]float32, order []int) (attnBatc
 	return b, g
 }
 
-// divided is the gradients of backward, by AttentionQueryGrad and AttentionKeyGrad of parts of the rows, and where all
-// heads share a key by some heads at a time. Each part's own rows of out and lse come again, over the keys of all.
+// divided is the gradients of backward, by AttentionQueryGrad and AttentionKeyGrad of parts of the rows. Each part's own
+// rows of out and lse come again, over the keys of all.
 func (c attnCase) divided(dev *Device, b attnBatch, dout kernels.Tensor, selected kernels.Tensor) attnGrads {
 	rows, kv := b.layout.Rows(), kernels.KV{K: b.k, V: b.v}
 	g := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
@@ -69,25 +69,34 @@ func (c attnCase) divided(dev *Device, b attnBatch, dout kernels.Tensor, selecte
 		dev.AttentionQueryGrad(g.dq.RowRange(from, to), dout.RowRange(from, to), d, lse, b.q.RowRange(from, to), kv,
 			own, l, c.Attn)
 	}
-	sums := attnTensor(kernels.F32, nil, rows, c.KVHeads*(c.HeadDim+c.Values()), 7)
-	times, v := 1, c.Values()
-	if c.KVHeads == 1 {
-		times = min(c.Heads, 3)
-	}
-	for _, part := range [][2]int{{rows / 2, rows}, {0, rows / 7}, {rows / 7, rows / 2}} {
-		dk, dv := attnTensor(c.dtype, nil, rows, b.k.Cols, 7), attnTensor(c.dtype, nil, rows, b.v.Cols, 7)
-		for i := range times {
-			h, end := i*c.Heads/times, (i+1)*c.Heads/times
-			some := c.Attn
-			some.Heads = end - h
-			dev.AttentionKeyGrad(dk, dv, sums, dout.ColRange(h*v, end*v), delta.ColRange(h, end),
-				b.lse.ColRange(h, end), b.q.ColRange(h*c.HeadDim, end*c.HeadDim), kv, selected, b.layout, some,
-				kernels.KeyPart{From: part[0], To: part[1], Begins: i == 0, Ends: i == times-1})
-		}
-		dev.Copy(g.dk.RowRange(part[0], part[1]), dk.RowRange(part[0], part[1]))
-		dev.Copy(g.dv.RowRange(part[0], part[1]), dv.RowRange(part[0], part[1]))
+	for _, keys := range [][][2]int{{{0, rows / 7}, {rows / 3, rows}}, nil, {{rows / 7, rows / 3}}} {
+		c.keyPart(dev, g, keys, b, dout, delta, selected)
 	}
 	return g
+}
+
+// keyPart computes dk and dv of some keys, of a latent by three parts of the queries, one of which has one query.
+func (c attnCase) keyPart(dev *Device, g attnGrads, keys [][2]int, b attnBatch, dout, delta, selected kernels.Tensor) {
+	rows := b.layout.Rows()
+	parts := []int{0, rows}
+	if c.Latent {
+		parts = []int{0, rows / 2, rows/2 + 1, rows}
+	}
+	sums := attnTensor(kernels.F32, nil, rows, c.KVHeads*(c.HeadDim+c.Values()), 7)
+	dk, dv := attnTensor(c.dtype, nil, rows, b.k.Cols, 7), attnTensor(c.dtype, nil, rows, b.v.Cols, 7)
+	for i, from := range parts[:len(parts)-1] {
+		to, lists := parts[i+1], selected
+		if !lists.IsNil() {
+			lists = lists.RowRange(from, to)
+		}
+		dev.AttentionKeyGrad(dk, dv, sums, dout.RowRange(from, to), delta.RowRange(from, to), b.lse.RowRange(from, to),
+			b.q.RowRange(from, to), kernels.KV{K: b.k, V: b.v}, lists, b.layout, c.Attn,
+			kernels.KeyPart{From: from, To: to, Keys: keys, Begins: from == 0, Ends: to == rows})
+	}
+	for _, k := range keys {
+		dev.Copy(g.dk.RowRange(k[0], k[1]), dk.RowRange(k[0], k[1]))
+		dev.Copy(g.dv.RowRange(k[0], k[1]), dv.RowRange(k[0], k[1]))
+	}
 }
 
 // sameGradients compares bits.
@@ -107,50 +116,52 @@ func sameGradients(t *testing.T, got, want attnGrads) {
 // sequence from its out and lse rows.
 func (c attnCase) gradient(s int, dout []float32, out, lse [][]float32) (dq, dk, dv []float32) {
 	n, group := c.lengths[s], c.Heads/c.KVHeads
-	dq, dk, dv = make([]float32, len(c.q[s])), make([]float32, len(c.k[s])), make([]float32, len(c.v[s]))
-	accK, accV := make([]float32, len(dk)), make([]float32, len(dv))
+	var p, ds [][]float32
 	for h := range c.Heads {
-		p, ds := c.scores(s, h, dout, out, lse)
-		row := make([]float32, n)
-		column := func(of func(x []float32, pos, head, heads int) []float32, x []float32, heads, head,
-			d int) []float32 {
-			y := make([]float32, n)
-			for i := range y {
-				y[i] = of(x, i, head, heads)[d]
-			}
-			return y
-		}
+		x, y := c.scores(s, h, dout, out, lse)
+		p, ds = append(p, x), append(ds, y)
+	}
+	dq = make([]float32, len(c.q[s]))
+	for h := range c.Heads {
 		for d := range c.HeadDim {
-			k, q := column(c.head, c.k[s], c.KVHeads, h/group, d), column(c.head, c.q[s], c.Heads, h, d)
+			k := make([]float32, n)
+			for j := range k {
+				k[j] = c.head(c.k[s], j, h/group, c.KVHeads)[d]
+			}
 			for i := range n {
-				c.head(dq, i, h, c.Heads)[d] = attnRound(c.dtype, refDot(c.dot, 0, ds[i*n:][:n], k)+0)
-			}
-			for j := range n {
-				at := (j*c.KVHeads+h/group)*c.HeadDim + d
-				for i := range row {
-					row[i] = ds[i*n+j]
-				}
-				accK[at] = refDot(c.dot, accK[at], row, q)
-			}
-		}
-		for d := range c.ValueDim {
-			do := column(c.value, dout, c.Heads, h, d)
-			for j := range n {
-				at := (j*c.KVHeads+h/group)*c.ValueDim + d
-				for i := range row {
-					row[i] = p[i*n+j]
-				}
-				accV[at] = refDot(c.dot, accV[at], row, do)
+				c.head(dq, i, h, c.Heads)[d] = attnRound(c.dtype, refDot(c.dot, 0, ds[h][i*n:][:n], k)+0)
 			}
 		}
 	}
-	for i := range accK {
-		dk[i] = attnRound(c.dtype, accK[i]+0)
+	return dq, c.ofKeys(n, c.HeadDim, ds, c.q[s]), c.ofKeys(n, c.ValueDim, p, dout)
+}
+
+// ofKeys is the gradient of keys or values of so many columns from the factors [T, T] of heads and the rows of queries
+// [T, heads*dim].
+func (c attnCase) ofKeys(n, dim int, factors [][]float32, rows []float32) []float32 {
+	group, grad := c.Heads/c.KVHeads, make([]float32, n*c.KVHeads*dim)
+	outer, inner := c.Heads, n
+	at := func(o, i int) (query, head int) { return i, o }
+	if c.Latent {
+		outer, inner = n, c.Heads
+		at = func(o, i int) (query, head int) { return o, i }
 	}
-	for i := range accV {
-		dv[i] = attnRound(c.dtype, accV[i]+0)
+	x, y := make([]float32, inner), make([]float32, inner)
+	for e := range grad {
+		j, kvHead, d, sum := e/dim/c.KVHeads, e/dim%c.KVHeads, e%dim, float32(0)
+		for o := range outer {
+			if _, head := at(o, 0); !c.Latent && head/group != kvHead {
+				continue
+			}
+			for i := range inner {
+				query, head := at(o, i)
+				x[i], y[i] = factors[head][query*n+j], rows[(query*c.Heads+head)*dim+d]
+			}
+			sum = refDot(c.dot, sum, x, y)
+		}
+		grad[e] = attnRound(c.dtype, sum+0)
 	}
-	return dq, dk, dv
+	return grad
 }
 
 // scores is p and ds [T, T] of a head as operands of the dots, +0 where masked.
@@ -188,6 +199,9 @@ func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 			newAttnCase(rng, kind, 4, 2, 32, 11, 40, 70),
 			newAttnCase(rng, kind, 2, 1, 16, 90, 280),
 			newAttnCase(rng, kind, 8, 1, 64, 0, 33),
+			newAttnCase(rng, kind, 8, 1, 16, 0, 9, 70, 1).latent(),
+			newValueCase(rng, kind, 20, 1, 24, 16, 0, 40, 3).latent(),
+			newAttnCase(rng, kind, 1, 1, 16, 0, 70).latent(),
 			newValueCase(rng, kind, 1, 2, 24, 16, 0, 70, 3),
 		} {
 			dout := c.randomDout(rng)
@@ -232,13 +246,8 @@ func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 	}
 }
 
-// loss64 is the sum of dout*out of one sequence in float64, softmax and all.
-func (c attnCase) loss64(q, k, v []float64, dout []float32, n int) float64 {
-	return c.lossOf(q, k, v, dout, n, c.visible)
-}
-
-// lossOf is loss64 with the keys that each query sees.
-func (c attnCase) lossOf(q, k, v []float64, dout []float32, n int, sees func(i, j int) bool) float64 {
+// loss64 is the sum of dout*out of one sequence in float64, softmax and all, with the keys that each query sees.
+func (c attnCase) loss64(q, k, v []float64, dout []float32, n int, sees func(i, j int) bool) float64 {
 	dim, values, loss := c.HeadDim, c.ValueDim, 0.0
 	for i := range n {
 		for h := range c.Heads {
@@ -266,10 +275,19 @@ func (c attnCase) lossOf(q, k, v []float64, dout []float32, n int, sees func(i, 
 
 func TestAttentionBackwardIsTheGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
-	const n, step = 21, 1e-5
-	c := newValueCase(rng, plainKind, 2, 2, 8, 5, 9, n)
-	dout := c.randomDout(rng)
-	_, g := c.backward(attnDevices(t, c.attnKind)[0], dout, []int{0})
+	const n = 21
+	for _, c := range []attnCase{newValueCase(rng, plainKind, 2, 2, 8, 5, 9, n),
+		newValueCase(rng, plainKind, 3, 1, 8, 5, 0, n).latent()} {
+		dout := c.randomDout(rng)
+		_, g := c.backward(attnDevices(t, c.attnKind)[0], dout, []int{0})
+		c.isTheGradient(t, g, dout[0], c.visible)
+	}
+}
+
+// isTheGradient compares with finite differences in float64.
+func (c attnCase) isTheGradient(t *testing.T, g attnGrads, dout []float32, sees func(i, j int) bool) {
+	t.Helper()
+	const step = 1e-5
 	wide := func(x []float32) []float64 {
 		y := make([]float64, len(x))
 		for i := range x {
@@ -282,13 +300,13 @@ func TestAttentionBackwardIsTheGradient(t *testing.T) {
 		for i := range x[which] {
 			keep := x[which][i]
 			x[which][i] = keep + step
-			up := c.loss64(x[0], x[1], x[2], dout[0], n)
+			up := c.loss64(x[0], x[1], x[2], dout, c.lengths[0], sees)
 			x[which][i] = keep - step
-			down := c.loss64(x[0], x[1], x[2], dout[0], n)
+			down := c.loss64(x[0], x[1], x[2], dout, c.lengths[0], sees)
 			x[which][i] = keep
 			got, want := float64(attnRow(grad, i/grad.Cols)[i%grad.Cols]), (up-down)/(2*step)
 			if math.Abs(got-want) > 2e-5*(1+math.Abs(want)) {
-				t.Fatalf("d%c element %d: got %g, finite difference %g", "qkv"[which], i, got, want)
+				t.Fatalf("%v: d%c element %d: got %g, finite difference %g", c, "qkv"[which], i, got, want)
 			}
 		}
 	}

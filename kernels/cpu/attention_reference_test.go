@@ -18,7 +18,14 @@ type attnCase struct {
 	kernels.Attn
 	attnKind
 	lengths []int
-	q, k, v [][]float32 // by sequence: [T, heads*dim]
+	q, k, v [][]float32         // by sequence: [T, heads*dim]
+	sees    func(i, j int) bool // of the keys before it; nil: all
+}
+
+// latent is the case with the KV head as a latent.
+func (c attnCase) latent() attnCase {
+	c.Latent = true
+	return c
 }
 
 func (c attnCase) String() string {
@@ -121,7 +128,9 @@ func (c attnCase) value(x []float32, pos, head, heads int) []float32 {
 	return x[(pos*heads+head)*c.ValueDim:][:c.ValueDim]
 }
 
-func (c attnCase) visible(i, j int) bool { return j <= i && (c.Window == 0 || j > i-c.Window) }
+func (c attnCase) visible(i, j int) bool {
+	return j <= i && (c.Window == 0 || j > i-c.Window) && (c.sees == nil || c.sees(i, j))
+}
 
 // forward is out and lse of one query.
 func (c attnCase) forward(seq, i, head int) (out []float32, lse float32) {

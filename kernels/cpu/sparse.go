@@ -172,13 +172,13 @@ func keep(p, ds []float32, from int, list []int32, listed []float32) []float32 {
 // alongList is dq of the queries of a tile over the selected keys of each.
 func (op *attentionGrad) alongList(t gradTile, w *gradScratch, k gemm.View) {
 	dim := op.shape.HeadDim
-	for i := range t.to - t.from {
-		list := listOf(op.selected, t.row+i)
+	for r := range t.rows() {
+		list := listOf(op.selected, t.row+r/t.heads)
 		w.gathered = sized(w.gathered, len(list)*dim)
 		for n, j := range list {
 			copy(w.gathered[n*dim:][:dim], k.X[int(j)*k.RS:])
 		}
-		op.d.mm.Tile(&w.mm, w.dq[i*dim:], dim, 1, dim, len(list), gemm.View{X: w.listed[i], RS: len(list), CS: 1},
+		op.d.mm.Tile(&w.mm, w.dq[r*dim:], dim, 1, dim, len(list), gemm.View{X: w.listed[r], RS: len(list), CS: 1},
 			gemm.View{X: w.gathered, RS: dim, CS: 1})
 	}
 }

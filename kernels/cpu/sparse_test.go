@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -68,6 +67,7 @@ func TestSparseAttention(t *testing.T) {
 				}
 			}
 			c.allKeys(t, dev, rng)
+			newValueCase(rng, kind, 3+17*n, 1, 24, 16, 0, 140, 3, 70).latent().allKeys(t, dev, rng)
 		}
 	}
 }
@@ -80,12 +80,8 @@ func (c attnCase) allKeys(t *testing.T, dev *Device, rng *rand.Rand) {
 	want, grads := c.backward(dev, dout, ints(len(c.lengths)))
 	for _, topK := range []int{140, 20} {
 		b := c.pack(ints(len(c.lengths)))
-		kv, rows, selected := kernels.KV{K: b.k, V: b.v}, b.layout.Rows(), c.lists(rng, b, topK)
-		d := attnTensor(c.dtype, slices.Concat(dout...), rows, b.out.Cols, 1)
-		dev.SparseAttend(b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
-		got := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7),
-			dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7), dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7)}
-		dev.SparseAttendBackward(got.dq, got.dk, got.dv, d, b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
+		selected, d := c.lists(rng, b, topK), attnTensor(c.dtype, slices.Concat(dout...), b.layout.Rows(), b.out.Cols, 1)
+		got := c.sparseBackward(dev, b, d, selected)
 		if topK == 140 {
 			c.checkSame(t, "all keys", b, want)
 			sameGradients(t, got, grads)
@@ -94,37 +90,52 @@ func (c attnCase) allKeys(t *testing.T, dev *Device, rng *rand.Rand) {
 	}
 }
 
+// sparseBackward runs forward and backward of the sequences of a packed batch with lists.
+func (c attnCase) sparseBackward(dev *Device, b attnBatch, dout, selected kernels.Tensor) attnGrads {
+	rows, kv := b.layout.Rows(), kernels.KV{K: b.k, V: b.v}
+	g := attnGrads{attnTensor(c.dtype, nil, rows, b.q.Cols, 7), attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
+		attnTensor(c.dtype, nil, rows, b.v.Cols, 7)}
+	dev.SparseAttend(b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
+	dev.SparseAttendBackward(g.dq, g.dk, g.dv, dout, b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
+	return g
+}
+
 // The gradient is that of attention to the list, by finite differences in float64.
 func TestSparseAttentionGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(63, 64))
-	const n, topK, step = 19, 5, 1e-5
-	c := newValueCase(rng, plainKind, 2, 2, 8, 5, 0, n)
-	dev := attnDevices(t, c.attnKind)[0]
-	b, dout := c.pack([]int{0}), c.randomDout(rng)
-	kv, selected := kernels.KV{K: b.k, V: b.v}, c.lists(rng, b, topK)
-	dev.SparseAttend(b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
-	grads := [3]kernels.Tensor{attnTensor(c.dtype, nil, n, b.q.Cols, 0), attnTensor(c.dtype, nil, n, b.k.Cols, 0),
-		attnTensor(c.dtype, nil, n, b.v.Cols, 0)}
-	dev.SparseAttendBackward(grads[0], grads[1], grads[2], attnTensor(c.dtype, dout[0], n, b.out.Cols, 0), b.out, b.lse,
-		b.q, kv, selected, b.layout, c.Attn)
-	chosen := func(i, j int) bool { return slices.Contains(listOf(selected, i), int32(j)) }
-	x := [3][]float64{}
-	for i, v := range [][]float32{c.q[0], c.k[0], c.v[0]} {
-		for _, y := range v {
-			x[i] = append(x[i], float64(y))
-		}
+	const n, topK = 19, 5
+	for _, c := range []attnCase{newValueCase(rng, plainKind, 2, 2, 8, 5, 0, n),
+		newValueCase(rng, plainKind, 3, 1, 8, 5, 0, n).latent()} {
+		b, dout := c.pack([]int{0}), c.randomDout(rng)
+		selected := c.lists(rng, b, topK)
+		g := c.sparseBackward(attnDevices(t, c.attnKind)[0], b, attnTensor(c.dtype, dout[0], n, b.out.Cols, 0),
+			selected)
+		c.isTheGradient(t, g, dout[0], func(i, j int) bool {
+			return slices.Contains(listOf(selected, i), int32(j))
+		})
 	}
-	for which, grad := range grads {
-		for i := range x[which] {
-			keep := x[which][i]
-			x[which][i] = keep + step
-			up := c.lossOf(x[0], x[1], x[2], dout[0], n, chosen)
-			x[which][i] = keep - step
-			down := c.lossOf(x[0], x[1], x[2], dout[0], n, chosen)
-			x[which][i] = keep
-			got, want := float64(attnRow(grad, i/grad.Cols)[i%grad.Cols]), (up-down)/(2*step)
-			if math.Abs(got-want) > 1e-4*(1+math.Abs(want)) {
-				t.Fatalf("input %d element %d: gradient %g, want %g", which, i, got, want)
+}
+
+// Chains of keys on lists, of a latent and of heads with keys of their own: pairs that are not on a list add nothing.
+func TestSparseKeyGradEqualsDefinition(t *testing.T) {
+	rng := rand.New(rand.NewPCG(65, 66))
+	for _, kind := range attnKinds {
+		for _, c := range []attnCase{newValueCase(rng, kind, 1, 2, 24, 16, 0, 70),
+			newValueCase(rng, kind, 20, 1, 24, 16, 0, 70).latent()} {
+			dev, b, dout := attnDevices(t, kind)[0], c.pack([]int{0}), c.randomDout(rng)
+			selected := c.lists(rng, b, 9)
+			g := c.sparseBackward(dev, b, attnTensor(c.dtype, dout[0], 70, b.out.Cols, 0), selected)
+			c.sees = func(i, j int) bool { return slices.Contains(listOf(selected, i), int32(j)) }
+			var out, lse [][]float32
+			for i := range 70 {
+				out, lse = append(out, attnRow(b.out, i)), append(lse, attnRow(b.lse, i))
+			}
+			_, dk, dv := c.gradient(0, dout[0], out, lse)
+			for i := range 70 {
+				if !sameBits(attnRow(g.dk, i), attnRowOf(dk, i, b.k.Cols)) ||
+					!sameBits(attnRow(g.dv, i), attnRowOf(dv, i, b.v.Cols)) {
+					t.Fatalf("%v: gradients of key %d are %v and %v", c, i, attnRow(g.dk, i), attnRow(g.dv, i))
+				}
 			}
 		}
 	}
