@@ -30,6 +30,31 @@ type Layout struct {
 // Rows is the number of rows of the batch.
 func (l *Layout) Rows() int { return int(l.Segments[len(l.Segments)-1]) }
 
+// Keys of a tile that one of several devices takes of a sequence, at least and at most.
+const leastKeyTile, mostKeyTile = 16, 1536
+
+// KeysInTurn is ranges of rows of keys for each of several devices, in tiles from position 0 of each sequence. In two
+// rounds of tiles they come in both orders, so that devices have as much work where earlier keys have more. There are
+// some tiles for each device, of a long sequence tiles of mostKeyTile keys.
+func (l *Layout) KeysInTurn(devices int) (keys [][][2]int) {
+	size := leastKeyTile
+	for size < mostKeyTile && size < l.Rows()/(8*devices) {
+		size *= 2
+	}
+	size = min(size, mostKeyTile)
+	keys = make([][][2]int, devices)
+	n := 0
+	for _, s := range l.Spans {
+		for from := s.Row; from < s.Row+s.Rows; from += size {
+			at := n % (2 * devices)
+			at = min(at, 2*devices-1-at)
+			keys[at] = append(keys[at], [2]int{from, min(from+size, s.Row+s.Rows)})
+			n++
+		}
+	}
+	return keys
+}
+
 // CutSegments cuts each pack of a batch into segments of Definition.Segment rows from its first row, the last one
 // shorter. Packs are row offsets, [0 ... rows], and so are the segments.
 func CutSegments(packs []int32, rows int) []int32 {

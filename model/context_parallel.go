@@ -18,10 +18,9 @@ import (
 // with gradients. What a mixer sums over rows of its own heads it keeps by segment, and sends each sum to the rank that
 // has the segment's rows.
 //
-// By rows: one key is for all heads, whose gradient is one chain over heads and queries, or an indexer selects keys. A
+// By rows: one key is for all heads, whose gradient is one chain over queries and heads, or an indexer selects keys. A
 // rank computes its own rows as a chunk of prefill does, over the keys of all ranks, which it gathers. Backward, it
-// computes dq of its own rows, and of its own keys the whole chain: queries and their gradients come some heads at a
-// time.
+// computes dq of its own rows, and of some keys the whole chain: queries and their gradients come some rows at a time.
 
 // Context is the rows of all ranks that divide the sequences of a batch.
 type Context struct {
@@ -119,83 +118,105 @@ func (b *Batch) gatherKV(r *parallel.Rank, kv kernels.KV) kernels.KV {
 	return kernels.KV{K: k, V: k.ColRange(0, kv.V.Cols)}
 }
 
-// rowsBackward is attendBackward of ranks that divide rows; selected nil: each row reads all keys up to its own. Later
-// ranks have more work as queries, earlier ones as keys: dq comes between parts of dk and dv, so none waits long.
+// rowsBackward is attendBackward of ranks that divide rows; selected nil: each row reads all keys up to its own. Then
+// later ranks have more work as queries, and earlier ones as keys: each takes the keys of its own rows, and dq comes
+// between parts of dk and dv, so none waits long. Rows with lists have much the same work as queries, and most lists
+// have the first keys: ranks take keys in turn.
 func (b *Batch) rowsBackward(r *parallel.Rank, dev kernels.DividedAttention, d qkv, dout, out, lse kernels.Tensor,
 	x qkv, selected kernels.Tensor, a kernels.Attn) {
 	defer r.Stack.Release(r.Stack.Mark())
 	own, rows := d.q.Rows, b.Context.Layout.Rows()
 	delta := r.Stack.New(kernels.F32, own, a.Heads)
 	dev.AttentionDelta(delta, dout, out, a)
-	kv, lists := b.gatherKV(r, kernels.KV{K: x.k, V: x.v}), selected
-	if !selected.IsNil() {
-		lists = b.gather(r, selected)[0]
+	kv, inTurn := b.gatherKV(r, kernels.KV{K: x.k, V: x.v}), !selected.IsNil()
+	keys := [][2]int{{b.Context.From, b.Context.From + own}}
+	if inTurn {
+		keys = b.Context.Layout.KeysInTurn(b.Context.Ranks)[b.place(r)]
 	}
 	sums := r.Stack.New(kernels.F32, rows, a.KVHeads*(a.HeadDim+a.Values()))
 	dk, dv := r.Stack.New(d.k.DType, rows, d.k.Cols), r.Stack.New(d.v.DType, rows, d.v.Cols)
-	parts := 1
-	if a.KVHeads == 1 {
-		parts = min(2*b.Context.Ranks, a.Heads)
-	}
-	queries := b.queryParts(r, a, parts, x.q, dout, lse, delta)
+	queries := b.queryParts(r, a, x.q, dout, lse, delta, selected)
 	next := queries.begin(r, 0)
-	for i := range parts {
+	for i := range queries.parts() {
 		came := next
-		if i+1 < parts {
+		if i+1 < queries.parts() {
 			next = queries.begin(r, i+1)
 		}
 		came.Wait()
-		of, all := queries.part(i)
-		dev.AttentionKeyGrad(dk, dv, sums, all[1], all[3], all[2], all[0], kv, lists, b.Context.Layout, of,
-			kernels.KeyPart{From: b.Context.From, To: b.Context.From + own, Begins: i == 0, Ends: i == parts-1})
+		from, to, all := queries.part(i)
+		dev.AttentionKeyGrad(dk, dv, sums, all[1], all[3], all[2], all[0], kv, all[4], b.Context.Layout, a,
+			kernels.KeyPart{From: from, To: to, Keys: keys, Begins: from == 0, Ends: to == rows})
 		if i == 0 {
 			dev.AttentionQueryGrad(d.q, dout, delta, lse, x.q, kv, selected, b.Layout, a)
 		}
+	}
+	if inTurn {
+		b.exchange(r, b.collectKeys, []parallel.Pair{{Dst: d.k, Src: dk}, {Dst: d.v, Src: dv}})
+		return
 	}
 	r.Dev.Copy(d.k, dk.RowRange(b.Context.From, b.Context.From+own))
 	r.Dev.Copy(d.v, dv.RowRange(b.Context.From, b.Context.From+own))
 }
 
-// queryParts gathers queries of all ranks some heads at a time: one part comes while another is read.
-type queryParts struct {
-	b     *Batch
-	a     kernels.Attn
-	parts int
-	own   []kernels.Tensor    // q, dout, lse, delta of all heads
-	slots [2][]kernels.Tensor // room for those of all ranks, of the most heads of a part
+// collectKeys is this rank's rows of what ranks computed of keys in turn.
+func (b *Batch) collectKeys(g *parallel.Group, pairs ...parallel.Pair) *parallel.Exchange {
+	return g.Collect(b.Context.From, b.Context.Layout.KeysInTurn(b.Context.Ranks), pairs...)
 }
 
-func (b *Batch) queryParts(r *parallel.Rank, a kernels.Attn, parts int, own ...kernels.Tensor) *queryParts {
-	p := &queryParts{b: b, a: a, parts: parts, own: own}
-	most := (a.Heads + parts - 1) / parts
+// mostQueries is the rows of a part of the queries of all ranks. Chains are read and written once for each part.
+const mostQueries = 8192
+
+// queryParts gathers queries of all ranks some rows at a time: one part comes while another is read.
+type queryParts struct {
+	b     *Batch
+	rows  []int                // the first of each part, and the end of the last
+	own   [5]kernels.Tensor    // q, dout, lse, delta and lists of this rank's rows; lists nil: there are none
+	slots [2][5]kernels.Tensor // room for those of a part
+}
+
+// queryParts cuts the rows of all ranks. Where chains go over heads first they have all rows at once.
+func (b *Batch) queryParts(r *parallel.Rank, a kernels.Attn, q, dout, lse, delta, selected kernels.Tensor) *queryParts {
+	p := &queryParts{b: b, own: [5]kernels.Tensor{q, dout, lse, delta, selected}}
+	rows, parts := b.Context.Layout.Rows(), 1
+	if a.Latent {
+		parts = min(max(2*b.Context.Ranks, (rows+mostQueries-1)/mostQueries), rows)
+	}
+	for i := range parts + 1 {
+		p.rows = append(p.rows, i*rows/parts)
+	}
 	for i := range min(parts, 2) {
-		for _, t := range own {
-			p.slots[i] = append(p.slots[i], r.Stack.New(t.DType, b.Context.Layout.Rows(), t.Cols/a.Heads*most))
+		for k, t := range p.own {
+			if !t.IsNil() {
+				p.slots[i][k] = r.Stack.New(t.DType, (rows+parts-1)/parts, t.Cols)
+			}
 		}
 	}
 	return p
 }
 
-// part is the shape of attention by the heads of part i, and the room for their tensors.
-func (p *queryParts) part(i int) (of kernels.Attn, all []kernels.Tensor) {
-	of = p.a
-	of.Heads = (i+1)*p.a.Heads/p.parts - i*p.a.Heads/p.parts
-	for k, t := range p.slots[i%2] {
-		width := p.own[k].Cols / p.a.Heads
-		all = append(all, t.Reshape(t.Rows*t.Cols/width, width).RowRange(0, t.Rows*of.Heads).Reshape(t.Rows,
-			width*of.Heads))
+func (p *queryParts) parts() int { return len(p.rows) - 1 }
+
+// part is the rows [from, to) of part i and the room for their tensors.
+func (p *queryParts) part(i int) (from, to int, all [5]kernels.Tensor) {
+	from, to, all = p.rows[i], p.rows[i+1], p.slots[i%2]
+	for k, t := range all {
+		if !t.IsNil() {
+			all[k] = t.RowRange(0, to-from)
+		}
 	}
-	return of, all
+	return from, to, all
 }
 
-// begin begins to gather part i.
+// begin begins to gather part i from the ranks that have its rows.
 func (p *queryParts) begin(r *parallel.Rank, i int) *parallel.Exchange {
 	var pairs []parallel.Pair
-	of, all := p.part(i)
-	first := i * p.a.Heads / p.parts
+	from, to, all := p.part(i)
 	for k, t := range p.own {
-		width := t.Cols / p.a.Heads
-		pairs = append(pairs, parallel.Pair{Dst: all[k], Src: t.ColRange(first*width, (first+of.Heads)*width)})
+		if !t.IsNil() {
+			first, end := from-p.b.Context.From, to-p.b.Context.From
+			src := t.RowRange(min(max(first, 0), t.Rows), min(max(end, 0), t.Rows))
+			pairs = append(pairs, parallel.Pair{Dst: all[k], Src: src})
+		}
 	}
 	return p.b.begin(r, (*parallel.Group).AllGather, pairs)
 }

@@ -124,6 +124,25 @@ func (g *Group) gatherRows(own bool, pairs []Pair) *Exchange {
 	})
 }
 
+// Collect copies rows of which members have some each: ranges[i] are the rows [from, to) that member i has in Src of
+// each pair, and Dst gets those from row `first` on.
+func (g *Group) Collect(first int, ranges [][][2]int, pairs ...Pair) *Exchange {
+	return g.exchange("collect", post{src: sources(pairs)}, func(posts []post) (pieces []piece) {
+		for k, pair := range pairs {
+			for i, p := range posts {
+				for _, rows := range ranges[i] {
+					from, to := max(rows[0], first), min(rows[1], first+pair.Dst.Rows)
+					if from < to {
+						pieces = append(pieces, piece{i, pair.Dst.RowRange(from-first, to-first),
+							p.src[k].RowRange(from, to)})
+					}
+				}
+			}
+		}
+		return pieces
+	})
+}
+
 // Broadcast copies what each member owns to the others: owned[i] are tensors that member i owns, as they lie in the
 // memory of whoever calls. All members name the same ones in the same order.
 func (g *Group) Broadcast(owned [][]kernels.Tensor) *Exchange {
