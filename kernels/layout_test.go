@@ -37,6 +37,47 @@ func TestRowRuns(t *testing.T) {
 	}
 }
 
+// Devices take every key once, none tile of two sequences, and as many pairs with the rows that follow a key: in turn,
+// devices would differ by half a tile of each.
+func TestKeysInTurn(t *testing.T) {
+	for _, rows := range [][]int{{262144}, {40}, {8192, 3, 5000}, {1}} {
+		l, end := &Layout{}, map[int]int{} // of the sequence of a first row
+		for _, n := range rows {
+			at := 0
+			if i := len(l.Spans) - 1; i >= 0 {
+				at = l.Spans[i].Row + l.Spans[i].Rows
+			}
+			l.Spans = append(l.Spans, Span{Row: at, Rows: n})
+			for i := range n {
+				end[at+i] = at + n
+			}
+		}
+		l.Segments = []int32{0, int32(len(end))}
+		for devices := 1; devices < 5; devices++ {
+			var taken []int
+			pairs, all := make([]int, devices), 0
+			for i, ranges := range l.KeysInTurn(devices) {
+				for _, keys := range ranges {
+					if end[keys[0]] != end[keys[1]-1] {
+						t.Errorf("%v: keys %v of two sequences", rows, keys)
+					}
+					for at := keys[0]; at < keys[1]; at++ {
+						taken, pairs[i], all = append(taken, at), pairs[i]+end[at]-at, all+end[at]-at
+					}
+				}
+			}
+			slices.Sort(taken)
+			if len(taken) != len(end) || len(slices.Compact(taken)) != len(end) {
+				t.Errorf("%v: %d devices take %d keys", rows, devices, len(taken))
+			}
+			bound := map[int]float64{262144: 1.003, 8192: 1.12}[rows[0]]
+			if most := slices.Max(pairs); bound > 0 && float64(most*devices) > bound*float64(all) {
+				t.Errorf("%v: one of %d devices has %d of %d pairs", rows, devices, most, all)
+			}
+		}
+	}
+}
+
 // Log-probabilities of greedy answers are of temperature 1.
 func TestInverse(t *testing.T) {
 	for temperature, want := range map[float32]float32{0: 1, 1: 1, 0.5: 2, 4: 0.25} {

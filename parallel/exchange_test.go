@@ -179,6 +179,31 @@ func TestAllGather(t *testing.T) {
 	})
 }
 
+// Members have rows in turn, and each collects some of them, or none.
+func TestCollect(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			ranges, rows := make([][][2]int, r.Size), 0
+			var all []float32
+			for i := range 2 * r.Size {
+				n, of := 1+(i+round)%3, (i+round)%r.Size
+				ranges[of] = append(ranges[of], [2]int{rows, rows + n})
+				for at := rows; at < rows+n; at++ {
+					all = append(all, number(of, round, at), number(of, round, at))
+				}
+				rows += n
+			}
+			first, n := r.ID*rows/r.Size/2, rows/(1+r.ID)/2
+			src, dst := fill(r, r.ID, round, rows, 2), r.Stack.New(kernels.F32, n, 2)
+			r.Data.Collect(first, ranges, Pair{dst, src}).Wait()
+			if got, want := dst.F32s(), all[2*first:2*(first+n)]; !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
+			}
+			return nil
+		})
+	})
+}
+
 // Rows of all columns become columns of all rows, and come back.
 func TestRowsToHeads(t *testing.T) {
 	for seed := range uint64(3) {

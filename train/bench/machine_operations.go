@@ -213,7 +213,8 @@ func (s machineSizes) attention(d kernels.DType, dim int, backward bool) operati
 func (s machineSizes) absorbed(d kernels.DType, backward bool) operation {
 	return func(dev kernels.Device, mem *kernels.Arena) func() {
 		const dim, values = 576, 512
-		a := kernels.Attn{Heads: 2 * s.heads, KVHeads: 1, HeadDim: dim, ValueDim: values, Scale: 0.042}
+		a := kernels.Attn{Heads: 2 * s.heads, KVHeads: 1, HeadDim: dim, ValueDim: values, Scale: 0.042,
+			Latent: true}
 		rows := 2 * s.latent
 		l := &kernels.Layout{Spans: []kernels.Span{{Rows: s.latent}, {Row: s.latent, Rows: s.latent}},
 			Segments: []int32{0, int32(rows)}}
