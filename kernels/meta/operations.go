@@ -193,13 +193,12 @@ func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selecte
 	d.attention(Attention, kv, l, selected.Cols, a, out, lse, q, selected)
 }
 
-// SparseAttendBackward goes along lists for dq. For dk and dv a GPU computes all pairs of a tile of 128 keys and 64
-// queries that have one pair on a list, which is nearly every tile up to millions of keys.
 func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV,
 	selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
-	queries, keys := divided(a)
+	queries, _ := divided(a)
 	d.attentionPart(queries, AttentionBackward, kv, l, selected.Cols, a, dq, dout, out, lse, q, selected)
-	d.attentionPart(keys, AttentionBackward, kv, l, 0, a, dk, dv, dout, out, lse, q, selected)
+	d.keyGrad(kv, l, selected.Cols, a, kernels.KeyPart{To: l.Rows(), Keys: [][2]int{{0, l.Rows()}}}, dk, dv, dout, out,
+		lse, q, selected)
 }
 
 // Operations of [kernels.DividedAttention].
@@ -213,13 +212,20 @@ func (d *Device) AttentionQueryGrad(dq, dout, delta, lse, q kernels.Tensor, kv k
 	d.attentionPart(queries, AttentionBackward, kv, l, selected.Cols, a, dq, dout, delta, lse, q, selected)
 }
 
-// AttentionKeyGrad counts the mean of all parts: ranks with few queries of their keys have more work as queries. Of
-// sparse attention it has all pairs, see SparseAttendBackward.
 func (d *Device) AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q kernels.Tensor, kv kernels.KV,
 	selected kernels.Tensor, l *kernels.Layout, a kernels.Attn, part kernels.KeyPart) {
-	_, keys := divided(a)
-	keys *= float64(part.To-part.From) / float64(l.Rows())
-	d.attentionPart(keys, AttentionBackward, kv, l, 0, a, dk, dv, sums, dout, delta, lse, q, selected)
+	own := func(t kernels.Tensor) kernels.Tensor { // as many rows as the part's keys
+		t.Rows = 0
+		for _, keys := range part.Keys {
+			t.Rows += keys[1] - keys[0]
+		}
+		return t
+	}
+	tensors := []kernels.Tensor{dout, delta, lse, q, selected, own(sums), own(sums)}
+	if part.Ends {
+		tensors = append(tensors, own(dk), own(dv))
+	}
+	d.keyGrad(kv, l, selected.Cols, a, part, tensors...)
 }
 
 // Operations of [kernels.IndexerLoss].

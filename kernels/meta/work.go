@@ -292,22 +292,27 @@ func (d *Device) attentionPart(part float64, k Kind, kv kernels.KV, l *kernels.L
 	}
 	most = readable(most, a)
 	read, held := keysOf(l, most)
+	if most > 0 {
+		held = min(held, read)
+	}
+	d.pairs(k, kv, part*read, held, a, tensors...)
+}
+
+// pairs counts so many pairs of a row and a key that it reads, for all heads, and the bytes of so many keys.
+func (d *Device) pairs(k Kind, kv kernels.KV, n, keys float64, a kernels.Attn, tensors ...kernels.Tensor) {
 	each := a.HeadDim + a.Values()
 	if k == AttentionBackward {
 		each = 3*a.HeadDim + 2*a.Values()
 	}
 	switch {
 	case a.HeadDim <= wideHead:
-		d.scores(k, part*read*float64(a.Heads))
+		d.scores(k, n*float64(a.Heads))
 	case k == AttentionBackward:
 		k = LatentBackward
 	default:
 		k = Latent
 	}
-	if most > 0 {
-		held = min(held, read)
-	}
-	d.count(k, part*2*read*float64(a.Heads*each), bytesOf(tensors...)+held*float64(kv.RowBytes()))
+	d.count(k, 2*n*float64(a.Heads*each), bytesOf(tensors...)+keys*float64(kv.RowBytes()))
 }
 
 // index counts the score of each key that a row sees by heads of so many columns, so many products of it, and an fp32

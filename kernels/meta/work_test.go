@@ -42,6 +42,7 @@ func TestWork(t *testing.T) {
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 3}, {Row: 3, Rows: 2, Pos: 10}}, Segments: []int32{0, 5}}
 	windowed := attn
 	windowed.Window = 2
+	whole := &kernels.Layout{Spans: []kernels.Span{{Rows: 3}, {Row: 3, Rows: 12}}, Segments: []int32{0, 15}}
 	wide := kernels.Attn{Heads: 4, KVHeads: 1, HeadDim: 288, ValueDim: 256}
 	for _, c := range []struct {
 		name string
@@ -101,13 +102,13 @@ func TestWork(t *testing.T) {
 				d.Attention(mem.New(bf16, 5, 32), mem.New(f32, 5, 4), mem.New(bf16, 5, 32), keys(mem, 16, 16), l,
 					windowed)
 			}},
-		// dq by 9 pairs on lists, dk and dv by all 29 that rows see
-		{"absorbed", LatentBackward, Cost{2, 2. * 4 * (3*288 + 2*256) * (9*832 + 29*1088) / (832 + 1088),
-			(9 + 15) * 2 * (288 + 256)},
+		// dq by 28 pairs on lists, dk and dv by all 84 that rows see
+		{"absorbed", LatentBackward, Cost{2, 2. * 4 * (3*288 + 2*256) * (28*832 + 84*1088) / (832 + 1088),
+			(15 + 15) * 2 * (288 + 256)},
 			func(d *Device, mem *kernels.Arena) {
 				none := kernels.Tensor{}
 				d.SparseAttendBackward(none, none, none, none, none, none, none, keys(mem, 288, 256),
-					kernels.Tensor{Cols: 2}, l, wide)
+					kernels.Tensor{Cols: 2}, whole, wide)
 			}},
 		{"AdamW", Optimizer, Cost{1, 0, 100 * (2 + 8*4)}, func(d *Device, mem *kernels.Arena) {
 			x := func() kernels.Tensor { return mem.New(f32, 10, 10) }
@@ -126,6 +127,48 @@ func TestWork(t *testing.T) {
 		if w.FLOPs() != flops {
 			t.Errorf("%s: %g FLOPs of all kinds, want %g", c.name, w.FLOPs(), flops)
 		}
+	}
+}
+
+// Parts of dk and dv have together what one call has, of all pairs and of those on lists.
+func TestKeyParts(t *testing.T) {
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 5000}, {Row: 5000, Rows: 70}}, Segments: []int32{0, 5070}}
+	for _, most := range []int{64, l.Rows()} {
+		whole, parts, exact := 0.0, 0.0, 0.0
+		for _, s := range l.Spans {
+			for i := range s.Rows {
+				exact += float64(min(i+1, most))
+			}
+		}
+		whole = pairsOf(l, kernels.KeyPart{To: 5070}, [2]int{0, 5070}, most)
+		for _, from := range []int{0, 1000, 1001, 4999} {
+			to := map[int]int{0: 1000, 1000: 1001, 1001: 4999, 4999: 5070}[from]
+			for _, keys := range l.KeysInTurn(3) {
+				for _, k := range keys {
+					parts += pairsOf(l, kernels.KeyPart{From: from, To: to}, k, most)
+				}
+			}
+		}
+		if math.Abs(whole/exact-1) > 1e-3 || math.Abs(parts/exact-1) > 1e-3 {
+			t.Errorf("lists of %d: %v pairs, %v in parts, want %v", most, whole, parts, exact)
+		}
+	}
+}
+
+// Of a long sequence dk and dv go along lists, of a short one they are of all pairs.
+func TestAlongLists(t *testing.T) {
+	a := kernels.Attn{Heads: 64, KVHeads: 1, HeadDim: 576, ValueDim: 512, Latent: true}
+	flops := func(rows, most int) float64 {
+		l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0, int32(rows)}}
+		return counted(func(d *Device, _ *kernels.Arena) {
+			d.keyGrad(kernels.KV{}, l, most, a, kernels.KeyPart{To: rows, Keys: [][2]int{{0, rows}}})
+		}).FLOPs()
+	}
+	if x, y := flops(4096, 2048), flops(4096, 0); x != y {
+		t.Errorf("lists of 4,096 rows: %g FLOPs, want %g", x, y)
+	}
+	if x, y := flops(262144, 2048), flops(262144, 0); x > y/8 || x < y/16 {
+		t.Errorf("lists of 262,144 rows: %g FLOPs of %g", x, y)
 	}
 }
 
