@@ -19,7 +19,7 @@ var headDimsAbsorbed = [][2]int{{40, 32}, {72, 64}, {576, 512}}
 
 // Absorbed tells whether a shape has the kernels of headDimsAbsorbed.
 func Absorbed(a kernels.Attn) bool {
-	return a.KVHeads == 1 && slices.Contains(headDimsAbsorbed, [2]int{a.HeadDim, a.Values()})
+	return a.Latent && slices.Contains(headDimsAbsorbed, [2]int{a.HeadDim, a.Values()})
 }
 
 const (

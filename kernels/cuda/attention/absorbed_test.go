@@ -15,7 +15,11 @@ import (
 )
 
 // absorbedShape is a layer of absorbed latent attention.
-func absorbedShape(dims [2]int, heads int) kernels.Attn { return latentShape(dims, [2]int{heads, 1}) }
+func absorbedShape(dims [2]int, heads int) kernels.Attn {
+	a := latentShape(dims, [2]int{heads, 1})
+	a.Latent = true
+	return a
+}
 
 // absorbedLayer compares attention on packed sequences and its gradient; topK 0: dense.
 func absorbedLayer(t *testing.T, a kernels.Attn, spans []int, topK int, near bool) {
@@ -72,24 +76,24 @@ func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kern
 		d.AttentionQueryGrad(grads[0].RowRange(from, to), dout.RowRange(from, to), delta, lse.RowRange(from, to),
 			q.RowRange(from, to), kv, some, own, a)
 	}
-	for _, part := range [][2]int{{0, rows / 3}, {rows / 3, rows}} {
-		sums := mem.New(kernels.F32, rows, a.HeadDim+a.ValueDim)
-		dk, dv := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim)
-		half := a.Heads / 2
-		for _, heads := range [][2]int{{0, half}, {half, a.Heads}} {
-			if heads[0] == heads[1] {
-				continue
+	sums := mem.New(kernels.F32, rows, a.HeadDim+a.ValueDim)
+	dk, dv := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim)
+	delta := mem.New(kernels.F32, rows, a.Heads)
+	d.AttentionDelta(delta, dout, out, a)
+	for _, keys := range [][][2]int{{{0, rows / 3}, {rows / 2, rows}}, {{rows / 3, rows / 2}}} {
+		for _, part := range [][2]int{{0, rows / 4}, {rows / 4, rows}} {
+			from, to, some := part[0], part[1], lists
+			if !lists.IsNil() {
+				some = lists.RowRange(from, to)
 			}
-			of, v := a, a.ValueDim
-			of.Heads = heads[1] - heads[0]
-			delta, do := mem.New(kernels.F32, rows, of.Heads), dout.ColRange(heads[0]*v, heads[1]*v)
-			d.AttentionDelta(delta, do, out.ColRange(heads[0]*v, heads[1]*v), of)
-			d.AttentionKeyGrad(dk, dv, sums, do, delta, lse.ColRange(heads[0], heads[1]),
-				q.ColRange(heads[0]*a.HeadDim, heads[1]*a.HeadDim), kv, lists, l, of,
-				kernels.KeyPart{From: part[0], To: part[1], Begins: heads[0] == 0, Ends: heads[1] == a.Heads})
+			d.AttentionKeyGrad(dk, dv, sums, dout.RowRange(from, to), delta.RowRange(from, to), lse.RowRange(from, to),
+				q.RowRange(from, to), kv, some, l, a,
+				kernels.KeyPart{From: from, To: to, Keys: keys, Begins: from == 0, Ends: to == rows})
 		}
-		dev.Copy(grads[1].RowRange(part[0], part[1]), dk.RowRange(part[0], part[1]))
-		dev.Copy(grads[2].RowRange(part[0], part[1]), dv.RowRange(part[0], part[1]))
+		for _, k := range keys {
+			dev.Copy(grads[1].RowRange(k[0], k[1]), dk.RowRange(k[0], k[1]))
+			dev.Copy(grads[2].RowRange(k[0], k[1]), dv.RowRange(k[0], k[1]))
+		}
 	}
 }
 

@@ -300,8 +300,8 @@ func attentionParts(l *kernels.Layout, positions int, late bool) (parts []attent
 
 // Supports tells whether the kernels are written for a shape.
 func Supports(a kernels.Attn) bool {
-	if Absorbed(a) {
-		return a.Window == 0
+	if a.Latent {
+		return Absorbed(a) && a.Window == 0
 	}
 	written := slices.Contains(headDims, a.HeadDim) && a.Values() == a.HeadDim || Latent(a)
 	return written && a.Heads%a.KVHeads == 0 && a.Heads/a.KVHeads <= attentionRows

@@ -49,7 +49,7 @@ func Attention(d *cuda.Device, each time.Duration, cases []AttentionCase) (resul
 
 func (c AttentionCase) attn() kernels.Attn {
 	return kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, ValueDim: c.ValueDim,
-		Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+		Scale: 1 / math.Sqrt(float64(c.HeadDim)), Latent: c.KVHeads == 1 && c.ValueDim > 0}
 }
 
 func (c AttentionCase) String() string {

@@ -52,7 +52,7 @@ func (c SparseCase) dense() kernels.Attn {
 
 func (c SparseCase) attn() kernels.Attn {
 	return kernels.Attn{Heads: c.Heads, KVHeads: 1, HeadDim: c.Absorbed[0], ValueDim: c.Absorbed[1],
-		Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+		Scale: 1 / math.Sqrt(float64(c.HeadDim)), Latent: true}
 }
 
 // shared is keys whose first columns are the values.

@@ -26,7 +26,11 @@ func latentShape(dims [2]int, heads [2]int) kernels.Attn {
 		Scale: 1 / math.Sqrt(float64(dims[0]))}
 }
 
-func absorbedShape(dims [2]int, heads int) kernels.Attn { return latentShape(dims, [2]int{heads, 1}) }
+func absorbedShape(dims [2]int, heads int) kernels.Attn {
+	a := latentShape(dims, [2]int{heads, 1})
+	a.Latent = true
+	return a
+}
 
 // Shapes are compared with the CPU when a model is built; kernels of another definition are refused, and so are
 // windows.
