@@ -1,6 +1,6 @@
 // Gradients of absorbed latent attention as kernels/cpu/attention_backward.go states them, dense or along lists:
 // attention_delta, then dq by a block for a query and 64 heads, along its list in blocks of 32 entries, then dk and dv
-// by a block for 32 keys of a sequence, heads ascending, in each its queries ascending in blocks of 32; one in which no
+// by a block for 32 keys of a sequence, queries ascending, in each its heads ascending in blocks of 32; one in which no
 // query has one of the keys on its list is passed over. Both compute p and ds anew; the fragments of a key serve its
 // dot with q and, as those of its value, that with dout. Nothing is added by atomics.
 //
@@ -11,6 +11,7 @@
 // 512 columns: 8,192 rows 105 ms.
 #include "absorbed.cuh"
 #include "gradients.cuh"
+#include "key_tile.cuh"
 
 constexpr int kPart = 32;  // entries, keys and queries of a step
 
@@ -151,61 +152,65 @@ KERNEL(absorbed_masks, const Lists lists, u32* masks, int queries, int rows) {
   }
 }
 
-// Walk goes through heads and blocks of 32 queries that have one of the 32 keys of a part; it is the same in all
-// threads.
+// Walk goes through blocks of 32 rows, of queries ascending and in each of heads, that have one of the 32 keys of a
+// tile; it is the same in all threads.
 struct Walk {
-  Part t;
-  const u32* masks;  // of these keys and the sequence's first row; nil: every query has all keys up to its own
-  int heads, head, x;
+  KeyTile t;
+  QueryBlock<kPart> of;
+  const u32* masks;
+  int rows;         // of the call's queries
+  int x, head = 0;  // block of queries, the first head
 
-  __device__ Walk(const Part& part, const u32* own, int n)
-      : t(part), masks(own), heads(n), head(0), x(part.at - kPart) {
-    next();
-    if (head > 0) head = heads;  // no query has one
+  __device__ Walk(const KeyTile& tile, int heads, const u32* masks, int rows)
+      : t(tile), of(heads), masks(masks), rows(rows), x(tile.from - 1) {
+    next_queries();
   }
-  __device__ bool done() const { return head >= heads; }
-  // mask has a bit for each of the keys that query x + i sees.
-  __device__ u32 mask(int i) const {
-    int query = x + i;
-    if (query >= t.rows) return 0;
-    if (masks) return masks[query];
-    return query - t.at >= kPart - 1 ? ~0u : (2u << (query - t.at)) - 1;
+  __device__ bool done() const { return x >= t.from + t.count; }
+  __device__ int query(int r) const { return x * of.queries + r / of.each; }
+  __device__ int head_of(int r) const { return head + r % of.each; }
+  // has tells whether there is a row; then row is that of its query in the call.
+  __device__ bool has(int r) const {
+    return query(r) >= t.begin && query(r) < t.end && head_of(r) < of.heads;
   }
+  __device__ long long row(int r) const { return t.query + query(r); }
+  __device__ u32 mask(int r) const { return has(r) ? t.seen(masks, rows, t.at, query(r)) : 0; }
   __device__ void next() {
-    do {
-      x += kPart;
-      if (x >= t.rows) x = t.at, head++;
-    } while (!done() && !__any_sync(~0u, mask(warp_lane()) != 0));
+    head += kPart;
+    if (head >= of.heads) next_queries();
+  }
+  __device__ void next_queries() {
+    head = 0;
+    do x++;
+    while (!done() && !__any_sync(~0u, mask(warp_lane()) != 0));
   }
 };
 
 template <int D, int V>
 __device__ inline void absorbed_dkv(u16* dk, u16* dv, float* chains, const u16* dout, const float* lse,
                                     const float* delta, const u16* q, const u16* k, const u32* masks,
-                                    const Part* parts, int begins, int ends, int rows, int heads, int dks, int dvs,
-                                    int ds, int lses, int qs, int ks, float c, float scale) {
+                                    const KeyTile* tiles, int rows, int heads, int dks, int dvs, int ds, int lses,
+                                    int qs, int ks, float c, float scale) {
   using T = Lines<D>;
   using U = Lines<V>;
   constexpr int kTile = kPart * T::kStride, kSmall = kPart * U::kStride, kGroups = 8;
   u16 *sk = shared, *sq = sk + kTile, *sd = sq + 2 * kTile, *weights = sd + 2 * kSmall, *slopes = weights + kPart * 64;
   float* sides = (float*)(slopes + kPart * 64);  // [2][lse, delta, masks][32]
-  Part t = parts[blockIdx.x];
+  KeyTile t = tiles[blockIdx.x];
   int warp = threadIdx.x / kWarp, lane = warp_lane(), stage = 0;
   bool brings = warp >= 4;  // the others compute p and ds
-  Walk walk(t, masks ? masks + (size_t)(t.at / kPart) * rows + t.row : nullptr, heads);
+  Walk walk(t, heads, masks, rows);
   auto fetch = [&](int to) {
     if (!walk.done()) {
       auto row = [&](int r, int stride, int width) {
-        return walk.x + r < t.rows ? (long long)(t.row + walk.x + r) * stride + walk.head * width : -1ll;
+        return walk.has(r) ? walk.row(r) * stride + walk.head_of(r) * width : -1ll;
       };
       T::template load<kPart, 128>(sq + to * kTile, q, [&](int r) { return row(r, qs, D); });
       U::template load<kPart, 128>(sd + to * kSmall, dout, [&](int r) { return row(r, ds, V); });
       if (warp == 4) {
         float* side = sides + to * 3 * kPart + lane;
-        bool in = walk.x + lane < t.rows;
-        size_t at = t.row + walk.x + lane;
-        side[0] = in ? lse[at * lses + walk.head] : 0.f;
-        side[kPart] = in ? delta[at * heads + walk.head] : 0.f;
+        bool in = walk.has(lane);
+        side[0] = in ? lse[walk.row(lane) * lses + walk.head_of(lane)] : 0.f;
+        side[kPart] = in ? delta[walk.row(lane) * heads + walk.head_of(lane)] : 0.f;
         side[2 * kPart] = __uint_as_float(walk.mask(lane));
       }
     }
@@ -220,7 +225,7 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, float* chains, const u16* 
   Sums<V, kGroups> gv;
   long long row = t.row + t.at;
   auto chain = [&](int r, int from) { return t.at + r < t.rows ? chains + (row + r) * (D + V) + from : nullptr; };
-  if (!begins) {
+  if (!t.begins) {
     carry<false>(gv, warp, [&](int r) { return chain(r, 0); });
     carry<false>(gk, warp, [&](int r) { return chain(r, V); });
   }
@@ -243,7 +248,7 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, float* chains, const u16* 
     gk.template add<2, true, T>(slopes, 0, own_q, warp);
   }
   wait<0>();  // for the keys, where no query has one
-  if (!ends) {
+  if (!t.ends) {
     carry<true>(gv, warp, [&](int r) { return chain(r, 0); });
     carry<true>(gk, warp, [&](int r) { return chain(r, V); });
     return;
@@ -261,10 +266,10 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, float* chains, const u16* 
   }                                                                                                                  \
   extern "C" __global__ void __launch_bounds__(256, 1) absorbed_dkv_##name(                                          \
       u16* dk, u16* dv, float* chains, const u16* dout, const float* lse, const float* delta, const u16* q,          \
-      const u16* k, const u32* masks, const Part* parts, int begins, int ends, int rows, int heads, int dks, int dvs,\
-      int ds, int lses, int qs, int ks, float c, float scale) {                                                      \
-    absorbed_dkv<D, V>(dk, dv, chains, dout, lse, delta, q, k, masks, parts, begins, ends, rows, heads, dks, dvs, ds,\
-                       lses, qs, ks, c, scale);                                                                      \
+      const u16* k, const u32* masks, const KeyTile* tiles, int rows, int heads, int dks, int dvs, int ds, int lses, \
+      int qs, int ks, float c, float scale) {                                                                        \
+    absorbed_dkv<D, V>(dk, dv, chains, dout, lse, delta, q, k, masks, tiles, rows, heads, dks, dvs, ds, lses, qs, ks,\
+                       c, scale);                                                                                    \
   }
 ABSORBED(40_32, 40, 32)
 ABSORBED(72_64, 72, 64)

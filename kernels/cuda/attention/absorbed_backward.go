@@ -4,7 +4,6 @@ package attention
 
 import (
 	"fmt"
-	"slices"
 
 	"gorgonia.org/cu"
 
@@ -21,9 +20,9 @@ type absorbedGradients struct {
 	l                           *kernels.Layout
 	a                           kernels.Attn
 	part                        kernels.KeyPart
-	chains                      kernels.Tensor // of keys, between calls; nil: the call has all heads
+	chains                      kernels.Tensor // of keys, between calls; nil: the call has all queries
 	lists                       *queryLists
-	rows                        int
+	rows                        int          // of the queries
 	delta                       cu.DevicePtr // F32 [rows, Heads]
 	masks                       cu.DevicePtr // bits: a key is on a row's list; 0: all keys up to the row's own
 }
@@ -32,22 +31,18 @@ type absorbedGradients struct {
 func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
 	g := &absorbedGradients{d: d, dq: dq, dk: dk, dv: dv, dout: dout, lse: lse, q: q, l: l, a: a, part: allKeys(l)}
-	g.compute(out, kv, indices)
+	g.compute(out, kv, indices, l)
 }
 
-// allKeys is the keys of a layout, by all heads.
-func allKeys(l *kernels.Layout) kernels.KeyPart {
-	return kernels.KeyPart{To: l.Rows(), Begins: true, Ends: true}
-}
-
-// compute enqueues the gradients that are wanted; out nil: delta is there.
-func (g *absorbedGradients) compute(out kernels.Tensor, kv kernels.KV, indices kernels.Tensor) {
+// compute enqueues the gradients that are wanted, by queries that lie as a layout says; out nil: delta is there.
+func (g *absorbedGradients) compute(out kernels.Tensor, kv kernels.KV, indices kernels.Tensor,
+	queries *kernels.Layout) {
 	mustShare(kv)
 	d, a, width, own := g.d, g.a, 0, 0
-	g.k, g.rows = kv.K, g.l.Rows()
-	g.lists = d.listQueries(kv, indices, g.l)
+	g.k, g.rows = kv.K, queries.Rows()
+	g.lists = d.listQueries(kv, indices, queries)
 	if !indices.IsNil() && !g.dk.IsNil() {
-		width = driver.Blocks(longest(g.l), absorbedBackwardPart)
+		width = driver.Blocks(longest(queries), absorbedBackwardPart)
 	}
 	if !out.IsNil() {
 		own = g.rows * a.Heads
@@ -68,7 +63,8 @@ func (g *absorbedGradients) compute(out kernels.Tensor, kv kernels.KV, indices k
 		launchAbsorbedMasks(d.Context, grid, driver.WarpThreads, 0, &g.lists.params, g.masks, g.lists.queries, g.rows)
 	}
 	if d.absorbedWide(a) {
-		g.wide(&wide, parts[2:])
+		g.queriesWide(&wide, parts[2])
+		g.keysWide(&wide, parts[2:])
 	} else {
 		g.portable()
 	}
@@ -87,23 +83,12 @@ func (g *absorbedGradients) portable() {
 	if g.dk.IsNil() {
 		return
 	}
-	keys := slices.DeleteFunc(attentionParts(g.l, absorbedBackwardPart, false), func(p attentionPart) bool {
-		return !within(g.part, int(p.row+p.at), absorbedBackwardPart)
-	})
+	keys := planKeys(g.l, g.part, absorbedBackwardPart, queryBlocks(a.Heads, absorbedBackwardPart).queries)
 	shared = 2*absorbedBackwardPart*(3*lines+2*small+2*64) + 4*2*3*absorbedBackwardPart
-	launchAbsorbedDkv(d.Context, name, [3]int{len(keys), 1, 1}, absorbedThreads, shared, g.dk, g.dv, g.chains, g.dout,
-		g.lse, g.delta, g.q, g.k, g.masks, driver.Stage(d.Context, keys), flag(g.part.Begins), flag(g.part.Ends),
-		g.rows, a.Heads, g.dk.Stride, g.dv.Stride, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a),
-		float32(a.Scale))
-}
-
-// within tells whether one of so many rows from a row on is of a part. Blocks of keys begin at multiples from position
-// 0, and so may have others' keys.
-func within(p kernels.KeyPart, row, rows int) bool { return row < p.To && row+rows > p.From }
-
-func flag(b bool) int {
-	if b {
-		return 1
+	for _, p := range keys.passes(1 << 62) {
+		tiles := keys.of(p)
+		launchAbsorbedDkv(d.Context, name, [3]int{len(tiles), 1, 1}, absorbedThreads, shared, g.dk, g.dv, g.chains,
+			g.dout, g.lse, g.delta, g.q, g.k, g.masks, driver.Stage(d.Context, tiles), g.rows, a.Heads, g.dk.Stride,
+			g.dv.Stride, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
 	}
-	return 0
 }

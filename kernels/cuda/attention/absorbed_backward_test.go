@@ -9,7 +9,6 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/cudatest"
-	"lockstep/kernels/cuda/driver"
 )
 
 // Gradients of 576 and 512 columns by both forms: numbers of heads that leave rows of a block empty or take two blocks,
@@ -28,76 +27,94 @@ func TestAbsorbedBackward(t *testing.T) {
 }
 
 // The bits depend neither on how much of dS, or of P and dS, there is room for, nor on how many blocks share the units
-// of a pass: room for two heads, for one, for some of its blocks of queries and for one of them; blocks that go from
-// tile to tile and meet some of which no pair is on a list.
+// of a pass: room for all units, for some blocks of queries and for one of them; blocks that go from tile to tile and
+// meet some of which no pair is on a list; queries that share a unit, and those that have two.
 func TestAbsorbedBackwardPasses(t *testing.T) {
 	d := cudatest.GPU
 	defer func(room, processors int) { d.ChunkBytes, d.Processors = room, processors }(d.ChunkBytes, d.Processors)
-	a := absorbedShape(headDimsAbsorbed[2], 3)
-	spans := []int{190, 5}
-	const head = 2 * (3 + 1 + 1) * unitBytes // P and dS of these sequences
-	for i, room := range []int{2 * head, head, head / 2, 1} {
-		d.ChunkBytes, d.Processors = room, []int{1, 2, 132, 3}[i]
-		absorbedLayer(t, a, spans, 20*(i%2), true) // dense, and lists
+	for i, heads := range []int{3, 20, 64, 70} {
+		for j, units := range []int{[]int{47, 39, 60, 90}[i], []int{9, 1, 20, 0}[i]} {
+			d.ChunkBytes, d.Processors = 2*unitBytes*units, []int{1, 2, 132, 3}[(i+j)%4]
+			// dense, and lists
+			absorbedLayer(t, absorbedShape(headDimsAbsorbed[2], heads), []int{190, 5}, 20*((i+j)%2), true)
+		}
 	}
 }
 
-// Passes go over every unit once; those of a tile of keys come heads ascending, in each queries ascending.
+// Passes go over every unit once; those of a tile of keys come queries ascending, with the first of them chains begin,
+// with the last they end. A tile that no query reads is in one pass.
 func TestKeyPasses(t *testing.T) {
-	l, _, _ := attend([]int{130, 1, 700, 64}, 0)
-	const heads = 5
-	_, all := keyTiles(l, allKeys(l), 0, driver.Blocks(longest(l), keyRows))
-	for _, most := range []int{heads * all, 3 * all, all, all - 1, all / 3, 4, 1} {
-		next := map[[2]int32][2]int{} // of a tile: head, block of queries
-		for _, p := range keyPasses(l, allKeys(l), heads, most) {
-			first, largest := 0, 0
-			for _, k := range p.tiles {
-				if int(k.first) != first {
-					t.Fatalf("room for %d: a tile's units begin at %d, want %d", most, k.first, first)
-				}
-				first += int(k.count)
-				largest = max(largest, queryUnits(l, allKeys(l), int(k.from)))
+	l, rows, _ := attend([]int{130, 1, 700, 64}, 0)
+	inTurn, _ := keysOf(l)
+	for _, part := range []kernels.KeyPart{allKeys(l), {From: 60, To: 500, Keys: inTurn, Begins: true},
+		{From: 500, To: rows, Keys: inTurn, Ends: true}, {From: 0, To: rows, Begins: true, Ends: true}} {
+		for _, queries := range []int{1, 2, 4} {
+			w := planKeys(l, part, absorbedDkvWideKeys, queries)
+			for _, most := range []int{1 << 30, 700, 8, 1} {
+				checkPasses(t, l, part, &w, queries, most)
 			}
-			if p.units != p.heads*first || p.units > max(most, largest) {
-				t.Errorf("room for %d: %d units of %d heads and %d blocks", most, p.units, p.heads, first)
+		}
+	}
+	if w := planKeys(l, allKeys(l), absorbedDkvWideKeys, 1); len(w.tiles) != 2+1+6+1 {
+		t.Errorf("%d tiles", len(w.tiles))
+	}
+}
+
+func checkPasses(t *testing.T, l *kernels.Layout, part kernels.KeyPart, w *keyWork, queries, most int) {
+	t.Helper()
+	seen, done := map[int]int{}, map[int]int{} // by a tile's first row: pairs of a query and the tile; 1 begun, 2 ended
+	for _, p := range w.passes(most) {
+		blocks := 0
+		for _, k := range w.of(p) {
+			row := int(k.row + k.at)
+			if int(k.first) != blocks || !within(part, row, min(absorbedDkvWideKeys, int(k.rows-k.at))) {
+				t.Fatalf("part %+v, room for %d: tile %+v behind %d blocks", part, most, k, blocks)
 			}
-			for h := p.head; h < p.head+p.heads; h++ {
-				for _, k := range p.tiles {
-					id, last := [2]int32{k.row, k.at}, driver.Blocks(int(k.rows), keyRows)
-					at, some := next[id]
-					if !some {
-						at[1] = int(k.at) / keyRows
+			blocks += int(k.count)
+			if begins := done[row] == 0; done[row] > 1 || part.Begins && begins != (k.begins == 1) {
+				t.Fatalf("part %+v, room for %d: tile %+v begins: %v", part, most, k, begins)
+			}
+			done[row] = 1 + flag(k.ends == 1)
+			for x := int(k.from); x < int(k.from+k.count); x++ {
+				for i := x * queries; i < (x+1)*queries; i++ {
+					if i >= int(k.begin) && i < int(k.end) && i >= int(k.at) {
+						if at := row - int(k.at) + i; at < part.From || at >= part.To {
+							t.Fatalf("part %+v, room for %d: tile %+v has query %d", part, most, k, i)
+						}
+						seen[row]++
 					}
-					if at != [2]int{h, int(k.from)} {
-						t.Fatalf("room for %d: tile %v is at head %d, block %d, want %v", most, id, h, k.from, at)
-					}
-					if at[1] += int(k.count); at[1] == last {
-						at = [2]int{h + 1, int(k.at) / keyRows}
-					}
-					next[id] = at
 				}
 			}
 		}
-		for id, at := range next {
-			if at != [2]int{heads, int(id[1]) / keyRows} {
-				t.Errorf("room for %d: tile %v ends at %v", most, id, at)
-			}
+		if blocks != p.blocks || blocks > max(most, len(w.tiles)) {
+			t.Errorf("part %+v, room for %d: %d blocks in %+v", part, most, blocks, p)
 		}
-		if len(next) != 2+1+6+1 {
-			t.Errorf("room for %d: %d tiles", most, len(next))
+	}
+	for _, s := range l.Spans {
+		for at := 0; at < s.Rows; at += absorbedDkvWideKeys {
+			row, want := s.Row+at, 0
+			if within(part, row, min(absorbedDkvWideKeys, s.Rows-at)) {
+				want = max(0, min(s.Row+s.Rows, part.To)-max(row, part.From))
+				if part.Ends && done[row] != 2 || part.Begins && done[row] == 0 {
+					t.Errorf("part %+v, room for %d: chains of the tile of row %d: %d", part, most, row, done[row])
+				}
+			}
+			if seen[row] != want {
+				t.Errorf("part %+v, room for %d: tile of row %d sees %d queries, want %d", part, most, row, seen[row],
+					want)
+			}
 		}
 	}
 }
 
-// Gradients of keys are chains over heads ascending: two heads exchanged mean the same and give other bits.
+// Gradients of keys are chains over queries, in each over steps of 16 heads ascending: two steps exchanged mean the same
+// and give other bits.
 func TestAbsorbedHeadOrder(t *testing.T) {
-	a := absorbedShape(headDimsAbsorbed[2], 2)
+	a := absorbedShape(headDimsAbsorbed[2], 32)
 	l, rows, _ := attend([]int{70}, 0)
 	bf16 := func(cols int) cudatest.Operand { return cudatest.Normal(kernels.BF16, rows, cols, 1) }
-	x := []cudatest.Operand{bf16(2 * 512), cudatest.Normal(kernels.F32, rows, 2, 1), bf16(2 * 576), bf16(576),
-		bf16(2 * 512),
-		bf16(2 * 576),
-		bf16(576), bf16(512)}
+	x := []cudatest.Operand{bf16(32 * 512), cudatest.Normal(kernels.F32, rows, 32, 1), bf16(32 * 576), bf16(576),
+		bf16(32 * 512), bf16(32 * 576), bf16(576), bf16(512)}
 	backward := func(d kernels.Device, x []kernels.Tensor) {
 		d.Attention(x[0], x[1], x[2], shared(x[3], a, 0), l, a)
 		d.AttentionBackward(x[5], x[6], x[7], x[4], x[0], x[1], x[2], shared(x[3], a, 0), l, a)

@@ -1,15 +1,17 @@
 // dk and dv of absorbed latent attention of 576 and 512 columns with Hopper's wgmma: rules as in absorbed_backward.cu,
-// in two kernels for some heads at a time. absorbed_pds_wide computes P' and dS' of 128 keys and blocks of 64 queries;
-// absorbed_dkv_wide adds P' dout and dS' q to the sums of 128 keys, which wait in memory for the next heads.
+// in two kernels for some queries at a time. absorbed_pds_wide computes P' and dS' of 128 keys and blocks of 64 rows,
+// (query, head); absorbed_dkv_wide adds P' dout and dS' q to the sums of 128 keys, which wait in memory for the next
+// queries.
 //
 // One kernel does not hold both: the sums of 64 keys take 272 KB, and a multiprocessor has 256 KB of registers. P and
 // dS go through memory in bf16, which they are rounded to as operands anyway, and both kernels are ordinary products.
-// All blocks are at about the same head, whose q and dout L2 holds. Both skip units of which no pair is on a list.
+// L2 holds q and dout of a pass. Both skip units of which no pair is on a list.
 //
-// Bound for 64 queries and 128 keys of a head: P and dS 2*64*128*(576 + 512) flops, 4,352 clocks, for 136 KB from L2
-// and 32 KB to memory; dk and dv as many flops, for 136 KB of q and dout and 32 KB of P and dS, which are read two and
-// three times. On an H200, 64 heads, two sequences of 4,096 rows: 6.9 ms (10,000 clocks a unit; 5.9 without the stores,
-// as much where all queries are the same) and 4.0 ms (the products alone take 2.5).
+// Bound for 64 rows and 128 keys: P and dS 2*64*128*(576 + 512) flops, 4,352 clocks, for 136 KB from L2 and 32 KB to
+// memory; dk and dv as many flops, for 136 KB of q and dout and 32 KB of P and dS, which are read two and three times.
+// On an H200, 64 heads, two sequences of 4,096 rows, with all queries of one head after another: 6.9 ms (10,000 clocks
+// a unit; 5.9 without the stores, as much where all queries are the same) and 4.0 ms (the products alone take 2.5).
+#include "key_tile.cuh"
 #include "wgmma_ring.cuh"
 #include "warpgroup.cuh"
 
@@ -17,61 +19,60 @@
 
 constexpr int kColumns = 576, kValues = 512, kBoxes = kColumns / 64, kGradBoxes = kValues / 64;
 constexpr int kKeys = 128;            // of a tile, 64 for each consumer warpgroup
-constexpr int kUnit = kKeys * kRows;  // elements of P', or of dS': keys by queries
-constexpr int kStages = 25;           // boxes of 64 queries and 64 columns in shared memory
+constexpr int kUnit = kKeys * kRows;  // elements of P', or of dS': keys by rows
+constexpr int kStages = 25;           // boxes of 64 rows and 64 columns in shared memory
 
-// KeyTile is 128 keys of a sequence, and the blocks of 64 queries that a pass takes with them.
-struct KeyTile {
-  int row, rows;    // of the sequence in the batch
-  int at;           // position of the first key
-  int from, count;  // blocks of queries
-  int first;        // blocks of the tiles before
-  int flags;        // where those of the sequence's blocks of queries begin
-};
-
-// Pass is some heads of all key tiles. A unit is a block of queries of a head with a key tile; those of a tile follow
-// each other, heads ascending, in each queries ascending.
+// Pass is some blocks of queries of all key tiles. A unit is 64 rows with a key tile; those of a tile follow each other.
 struct Pass {
   const KeyTile* tiles;
-  const u32* flags;     // a unit has pairs on the lists; nil: all have
-  int head, heads, of;  // the pass has heads [head, head + heads) of so many
+  const u32* flags;  // bits: a block of queries has pairs on the lists; nil: all have
+  QueryBlock<kRows> of;
+
+  __device__ bool live(const KeyTile& t, int x) const { return !flags || flags[t.flags + x / 32] >> x % 32 & 1; }
+  // live_units is how many units of a tile are live.
+  __device__ int live_units(const KeyTile& t) const {
+    int blocks = flags ? 0 : t.count;
+    for (int x = t.from; flags && x < t.from + t.count; x++) blocks += live(t, x);
+    return blocks * of.pieces;
+  }
+  // copy_rows brings 64 columns of a block's rows to a box; the first of its queries is row `query`.
+  __device__ void copy_rows(void* box, const TensorMap* map, int column, int head, int query, u64* full) const {
+    for (int i = 0; i < of.queries; i++)
+      copy_box((char*)box + i * of.each * 128, map, column, head, query + i, full);
+  }
 };
 
-// KeyMaps are boxes of 64 columns: of 64 queries, and of P and dS a unit.
+// KeyMaps are boxes of 64 columns: of the heads of a query, and of P and dS a unit.
 struct KeyMaps {
   TensorMap q, dout, p, ds;
 };
 
-// Walk goes over a block's units of a pass: the same run of every head, heads ascending, forward and backward
-// alternating, so that a head begins with the keys that the one before ended with.
+// Walk goes over a block's run of the units of a pass.
 struct Walk {
   const Pass& pass;
-  int begin, count, index = 0;  // the run; the number of the unit at hand
+  int unit, end;
   const KeyTile* tile;
   KeyTile t;
-  int head, x, unit;  // of the pass: head, block of queries, number of the unit at hand
+  int x, head;  // block of queries, first head
 
   __device__ Walk(const Pass& pass, int units) : pass(pass), tile(pass.tiles) {
-    begin = (long long)units * blockIdx.x / gridDim.x;
-    count = (int)((long long)units * (blockIdx.x + 1) / gridDim.x) - begin;
+    unit = (long long)units * blockIdx.x / gridDim.x;
+    end = (long long)units * (blockIdx.x + 1) / gridDim.x;
     t = *tile;
-    while (begin >= t.first + t.count) t = *++tile;
     place();
   }
-  __device__ bool done() const { return index == count * pass.heads; }
+  __device__ bool done() const { return unit == end; }
   __device__ void next() {
-    index++;
+    unit++;
     if (!done()) place();
   }
   __device__ void place() {
-    int own = index / count, step = index % count, n = begin + (own % 2 ? count - 1 - step : step);
-    if (n >= t.first + t.count) t = *++tile;
-    else if (n < t.first) t = *--tile;
-    head = pass.head + own, x = t.from + n - t.first, unit = t.first * pass.heads + own * t.count + n - t.first;
+    while (unit / pass.of.pieces >= t.first + t.count) t = *++tile;
+    x = t.from + unit / pass.of.pieces - t.first, head = unit % pass.of.pieces * kRows;
   }
-  __device__ bool live() const { return !pass.flags || pass.flags[t.flags + x]; }
-  // row is the first of the unit's queries in the batch.
-  __device__ int row() const { return t.row + x * kRows; }
+  __device__ bool live() const { return pass.live(t, x); }
+  // query is the position of the unit's first one.
+  __device__ int query() const { return x * pass.of.queries; }
 };
 
 // Stage is a place in the ring of boxes.
@@ -82,13 +83,13 @@ struct Stage {
   }
 };
 
-// Side is what the warpgroups need of a unit's queries besides. Two of them alternate.
+// Side is what the warpgroups need of a unit's rows besides. Two of them alternate.
 struct Side {
   float lse[kRows], delta[kRows];
-  u32 seen[kKeys / 32][kRows];  // bits of 32 keys that a query sees
+  u32 seen[kKeys / 32][kRows];  // bits of 32 keys that the row's query sees
 };
 
-// Feeds is what the producers fill: the ring of boxes, queries of a unit and then their gradients, and the sides.
+// Feeds is what the producers fill: the ring of boxes, rows of a unit and then their gradients, and the sides.
 struct Feeds {
   char* boxes;        // behind the keys' last columns
   u64 *full, *empty;  // [kStages]
@@ -113,27 +114,19 @@ struct Feeds {
   }
 };
 
-// seen_word has a bit for each of 32 of a tile's keys that a query of its sequence sees; masks as absorbed_masks
-// leaves them, nil: every key up to the query's own.
-__device__ inline u32 seen_word(const KeyTile& t, const u32* masks, int rows, int query, int word) {
-  int at = t.at + 32 * word;
-  if (query >= t.rows || at > query) return 0;
-  if (masks) return masks[(size_t)(at / 32) * rows + t.row + query];
-  return query - at >= 31 ? ~0u : (2u << (query - at)) - 1;
-}
-
 // copy_queries is the thread that fills the ring.
 __device__ inline void copy_queries(const Feeds& feeds, const KeyMaps& maps, Walk& w) {
   Stage s;
   for (; !w.done(); w.next()) {
     if (!w.live()) continue;
+    int query = w.t.query + w.query();
     for (int box = 0; box < kBoxes + kGradBoxes; box++, s.next()) {
       u64* full = feeds.full + s.index;
       barrier_wait(feeds.empty + s.index, s.phase ^ 1);
       barrier_expect(full, kPanel);
       bool grad = box >= kBoxes;
-      int column = grad ? w.head * kValues + (box - kBoxes) * 64 : w.head * kColumns + box * 64;
-      copy_box(feeds.box(s), grad ? &maps.dout : &maps.q, column, w.row(), 0, full);
+      w.pass.copy_rows(feeds.box(s), grad ? &maps.dout : &maps.q, (grad ? box - kBoxes : box) * 64, w.head, query,
+                       full);
     }
   }
 }
@@ -141,7 +134,8 @@ __device__ inline void copy_queries(const Feeds& feeds, const KeyMaps& maps, Wal
 // copy_sides is the warp that fills the sides. Its lanes write them and threads of the warpgroups read them by plain
 // accesses, so each arrives for itself.
 __device__ inline void copy_sides(const Feeds& feeds, const float* lse, const float* delta, const u32* masks, Walk& w,
-                                  int rows, int lses) {
+                                  int queries, int lses) {
+  const QueryBlock<kRows>& of = w.pass.of;
   for (int i = 0; !w.done(); w.next()) {
     if (!w.live()) continue;
     Side& to = feeds.sides[i % 2];
@@ -149,12 +143,12 @@ __device__ inline void copy_sides(const Feeds& feeds, const float* lse, const fl
     u32 seen[2][4];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      int query = w.x * kRows + h * kWarp + warp_lane();
-      bool in = query < w.t.rows;
-      size_t row = w.t.row + query;
-      own_lse[h] = in ? lse[row * lses + w.head] : 0.f, sum[h] = in ? delta[row * w.pass.of + w.head] : 0.f;
+      int r = h * kWarp + warp_lane(), query = w.query() + r / of.each, head = w.head + r % of.each;
+      bool in = query >= w.t.begin && query < w.t.end && head < of.heads;
+      size_t row = w.t.query + query;
+      own_lse[h] = in ? lse[row * lses + head] : 0.f, sum[h] = in ? delta[row * of.heads + head] : 0.f;
 #pragma unroll
-      for (int j = 0; j < 4; j++) seen[h][j] = seen_word(w.t, masks, rows, query, j);
+      for (int j = 0; j < 4; j++) seen[h][j] = in ? w.t.seen(masks, queries, w.t.at + 32 * j, query) : 0;
     }
     barrier_wait(feeds.sides_empty + i % 2, i / 2 & 1 ^ 1);
 #pragma unroll
@@ -169,7 +163,7 @@ __device__ inline void copy_sides(const Feeds& feeds, const float* lse, const fl
   }
 }
 
-// store_unit rounds a warpgroup's weights of 64 keys and 64 queries, those of a thread from `to` on.
+// store_unit rounds a warpgroup's weights of 64 keys and 64 rows, those of a thread from `to` on.
 __device__ inline void store_unit(u16* to, const float (&x)[8][4]) {
   u32 packed[4][4];
   pack(packed, x);
@@ -179,7 +173,7 @@ __device__ inline void store_unit(u16* to, const float (&x)[8][4]) {
     for (int h = 0; h < 2; h++) *(u32*)(to + h * 8 * kRows + j * 8) = packed[j / 2][j % 2 * 2 + h];
 }
 
-// keep leaves 0 where a query does not see a key; words are those of the warp's keys, from the lane's queries on.
+// keep leaves 0 where a row's query does not see a key; words are those of the warp's keys, from the lane's rows on.
 __device__ inline void keep(float (&x)[8][4], const uint2* words) {
   int bit = threadIdx.x / kWarp % 2 * 16 + warp_lane() / 4;
 #pragma unroll
@@ -208,7 +202,7 @@ __device__ inline void load_keys(u32 (&keys)[kValues / 16][4], char* box, const 
   asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(kGroup) : "memory");
 }
 
-// weigh is a consumer warpgroup: P' and dS' of its 64 keys, which lie in registers, with the queries of each unit.
+// weigh is a consumer warpgroup: P' and dS' of its 64 keys, which lie in registers, with the rows of each unit.
 __device__ inline void weigh(const Feeds& feeds, Walk& w, u16* p, u16* ds, const u16* k, bool listed, int ks, float c,
                              float scale) {
   int lane = warp_lane(), team = uniform(threadIdx.x / kGroup), warp = threadIdx.x % kGroup / kWarp;
@@ -268,8 +262,8 @@ __device__ inline void weigh(const Feeds& feeds, Walk& w, u16* p, u16* ds, const
       for (int v = 0; v < 4; v++) s[j][v] = exp2_number(fminf(s[j][v] * c - (v % 2 ? l.y : l.x), 0.f));
     }
     hold(s);
-    bool inside = max((w.x + 1) * kRows, w.t.at + kKeys) <= w.t.rows;
-    if (listed || !inside || w.x * kRows < w.t.at + kKeys) keep(s, seen);
+    bool inside = w.query() + w.pass.of.queries <= w.t.end && w.t.at + kKeys <= w.t.rows;
+    if (listed || !inside || w.query() < w.t.at + kKeys) keep(s, seen);
     hold(s);
     size_t to = (size_t)w.unit * kUnit + first * kRows + lane % 4 * 2;
     store_unit(p + to, s);
@@ -291,17 +285,17 @@ __device__ inline void weigh(const Feeds& feeds, Walk& w, u16* p, u16* ds, const
   }
 }
 
-// absorbed_pds_wide: P' and dS' bf16 [units, 128 keys, 64 queries] of a pass, which has so many units of each head;
-// rows and keys behind the end of a sequence have zeros.
+// absorbed_pds_wide: P' and dS' bf16 [units, 128 keys, 64 rows] of a pass; queries and keys behind the end of a sequence
+// have zeros.
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_pds_wide_576_512(const __grid_constant__ KeyMaps maps, u16* p, u16* ds, const float* lse,
                               const float* delta, const u16* k, const u32* masks, const KeyTile* tiles,
-                              const u32* flags, int head, int heads, int of, int units, int rows, int lses, int ks,
-                              float c, float scale) {
+                              const u32* flags, int heads, int units, int queries, int lses, int ks, float c,
+                              float scale) {
   __shared__ u64 full[kStages], empty[kStages], sides_full[2], sides_empty[2];
   __shared__ Side sides[2];
   Feeds feeds = {(char*)dynamic + 2 * kPanel, full, empty, sides, sides_full, sides_empty};
-  Pass pass = {tiles, flags, head, heads, of};
+  Pass pass = {tiles, flags, {heads}};
   feeds.prepare();
   Walk w(pass, units);
   if (uniform(threadIdx.x / kGroup) < 2) {
@@ -312,21 +306,21 @@ extern "C" __global__ void __launch_bounds__(3 * 128, 1)
   fewer_registers<56>();
   int warp = uniform(threadIdx.x / kWarp % 4);
   if (warp == 0 && elected()) copy_queries(feeds, maps, w);
-  else if (warp == 1) copy_sides(feeds, lse, delta, masks, w, rows, lses);
+  else if (warp == 1) copy_sides(feeds, lse, delta, masks, w, queries, lses);
 }
 
-// absorbed_flags: for each key tile and block of queries, whether a pair is on the lists. Grid: tiles, most blocks.
+// absorbed_flags: for each key tile and block of queries, whether a pair is on the lists: a lane for a block. Grid:
+// tiles, most words.
 extern "C" __global__ void __launch_bounds__(32)
-    absorbed_flags(u32* flags, const u32* masks, const KeyTile* tiles, int rows) {
+    absorbed_flags(u32* flags, const u32* masks, const KeyTile* tiles, int heads, int queries) {
   KeyTile t = tiles[blockIdx.x];
-  int query = blockIdx.y * kRows;
-  if (query >= t.rows || query < t.at) return;
+  QueryBlock<kRows> of(heads);
+  int first = (blockIdx.y * 32 + threadIdx.x) * of.queries;
   u32 any = 0;
+  for (int i = 0; i < of.queries; i++)
 #pragma unroll
-  for (int i = 0; i < kRows; i += kWarp)
-#pragma unroll
-    for (int word = 0; word < kKeys / 32; word++) any |= seen_word(t, masks, rows, query + i + threadIdx.x, word);
-  any = __any_sync(~0u, any != 0);
+    for (int word = 0; word < kKeys / 32; word++) any |= t.seen(masks, queries, t.at + 32 * word, first + i);
+  any = __ballot_sync(~0u, any != 0);
   if (threadIdx.x == 0) flags[t.flags + blockIdx.y] = any;
 }
 
@@ -356,77 +350,67 @@ __device__ inline void carry(float* d, float* sums, int count) {
 // Product is COLUMNS columns of dk, or of dv, of a key tile: weights, dS or P, and what they are multiplied with.
 struct Product {
   const TensorMap *weights, *rows;
-  int width, column;  // of a head; the first
-  bool begins, ends;  // heads of the call: the chains begin, the gradients are written
-  float* sums;        // of row 0 of the batch
-  u16* to;            // likewise
+  int column;   // the first
+  float* sums;  // of row 0 of the batch
+  u16* to;      // likewise
   int stride;
 };
 
 template <int COLUMNS, int STAGES>
 __device__ inline void add_units(const Pass& pass, const Product& w, u64* bars) {
   using R = Ring<kKeys, COLUMNS, STAGES>;
+  const QueryBlock<kRows>& of = pass.of;
   KeyTile t = pass.tiles[blockIdx.x / 5];
   R ring(bars, 1);
   __syncthreads();
-  auto live = [&](int x) { return !pass.flags || pass.flags[t.flags + x]; };
   int team = uniform(threadIdx.x / kGroup);
   if (team == 2) {
     fewer_registers<24>();
     if (threadIdx.x / kWarp % 4 > 0 || !elected()) return;
-    for (int i = 0; i < pass.heads * t.count; i++) {
-      int head = pass.head + i / t.count, x = t.from + i % t.count;
-      if (!live(x)) continue;
+    for (int i = 0; i < t.count * of.pieces; i++) {
+      int x = t.from + i / of.pieces, head = i % of.pieces * kRows;
+      if (!pass.live(t, x)) continue;
       u64* full = ring.free(R::kStage * 2);
-      copy_box(ring.a(), w.weights, 0, (t.first * pass.heads + i) * kKeys, 0, full);
+      copy_box(ring.a(), w.weights, 0, (t.first * of.pieces + i) * kKeys, 0, full);
 #pragma unroll
       for (int c = 0; c < COLUMNS; c += 64)
-        copy_box(ring.b() + c * kDepth, w.rows, head * w.width + w.column + c, t.row + x * kRows, 0, full);
+        pass.copy_rows(ring.b() + c * kDepth, w.rows, w.column + c, head, t.query + x * of.queries, full);
       ring.next();
     }
     return;
   }
   more_registers<240>();
-  int units = 0, last = t.from + t.count - 1, left = t.rows - last * kRows;
-  for (int x = t.from; x <= last; x++) units += live(x);
-  bool cut = left < kRows && live(last);  // the last block of each head is filled up with zeros
-  bool begins = w.begins && pass.head == 0 && t.from * kRows == t.at;
-  bool ends = w.ends && pass.head + pass.heads == pass.of && left <= kRows;
+  int units = uniform(pass.live_units(t)), last = t.from + t.count - 1, left = t.end - last * of.queries;
+  bool cut = units > 0 && left < of.queries && pass.live(t, last);  // the last block is filled up with zeros
   int first = t.at + team * kRows, count = t.rows - first;
   float* sums = w.sums + (size_t)(t.row + first) * kSums;
   float d[COLUMNS / 8][4];
-  carry<COLUMNS, false>(d[0], sums, begins ? 0 : count);
-  units = uniform(units);
+  carry<COLUMNS, false>(d[0], sums, t.begins ? 0 : count);
   if (units > 0)
-    chain<COLUMNS, 0, 1>(d[0], ring, team, units * pass.heads, [&](int i) {
-      if (!cut || (i + 1) % units > 0) return;
-      clear_rows<COLUMNS>((char*)ring.b(), left, threadIdx.x % kGroup, kGroup);
+    chain<COLUMNS, 0, 1>(d[0], ring, team, units, [&](int i) {
+      if (!cut || i + 1 < units) return;
+      clear_rows<COLUMNS>((char*)ring.b(), left * of.each, threadIdx.x % kGroup, kGroup);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(kGroup) : "memory");
     });
   u16* to = w.to + (size_t)(t.row + first) * w.stride;
-  if (ends) put<COLUMNS>(to, d, w.stride, threadIdx.x % kGroup / kWarp * 16, count);
+  if (t.ends) put<COLUMNS>(to, d, w.stride, threadIdx.x % kGroup / kWarp * 16, count);
   else carry<COLUMNS, true>(d[0], sums, count);
 }
 
 // absorbed_dkv_wide continues the sums of dv and dk F32 [rows, 512 + 576] by a pass, or writes both in the last one of
-// a call that ends them.
+// a tile.
 // Grid: five blocks a key tile, two with 256 columns of dv and three with 192 of dk.
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_dkv_wide_576_512(const __grid_constant__ KeyMaps maps, float* sums, u16* dk, u16* dv,
-                              const KeyTile* tiles, const u32* flags, int begins, int ends, int head, int heads, int of,
-                              int dks, int dvs) {
+                              const KeyTile* tiles, const u32* flags, int heads, int dks, int dvs) {
   __shared__ u64 bars[2 * 5];
-  Pass pass = {tiles, flags, head, heads, of};
+  Pass pass = {tiles, flags, {heads}};
   int part = blockIdx.x % 5, column = part < 2 ? part * 256 : (part - 2) * 192;
   if (part < 2) {
-    add_units<256, 4>(
-        pass, {&maps.p, &maps.dout, kValues, column, begins != 0, ends != 0, sums + column, dv + column, dvs}, bars);
+    add_units<256, 4>(pass, {&maps.p, &maps.dout, column, sums + column, dv + column, dvs}, bars);
   } else {
-    add_units<192, 5>(pass,
-                      {&maps.ds, &maps.q, kColumns, column, begins != 0, ends != 0, sums + kValues + column,
-                       dk + column, dks},
-                      bars);
+    add_units<192, 5>(pass, {&maps.ds, &maps.q, column, sums + kValues + column, dk + column, dks}, bars);
   }
 }
 

@@ -49,8 +49,8 @@ func absorbedLayer(t *testing.T, a kernels.Attn, spans []int, topK int, near boo
 		})
 }
 
-// divided computes out, lse, and the gradients of queries, keys and values by two parts of the rows, of keys by two
-// parts of the heads, where there are two.
+// divided computes out, lse, and the gradients of queries by two parts of the rows, those of keys and values by two parts
+// of the keys, each by three parts of the queries.
 func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kernels.Tensor, kv kernels.KV,
 	lists kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	d, mem, rows := dev.(kernels.DividedAttention), kernels.NewArena(dev), l.Rows()
@@ -76,13 +76,16 @@ func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kern
 		d.AttentionQueryGrad(grads[0].RowRange(from, to), dout.RowRange(from, to), delta, lse.RowRange(from, to),
 			q.RowRange(from, to), kv, some, own, a)
 	}
-	sums := mem.New(kernels.F32, rows, a.HeadDim+a.ValueDim)
-	dk, dv := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim)
+	mine, others := keysOf(l)
 	delta := mem.New(kernels.F32, rows, a.Heads)
 	d.AttentionDelta(delta, dout, out, a)
-	for _, keys := range [][][2]int{{{0, rows / 3}, {rows / 2, rows}}, {{rows / 3, rows / 2}}} {
-		for _, part := range [][2]int{{0, rows / 4}, {rows / 4, rows}} {
-			from, to, some := part[0], part[1], lists
+	for _, keys := range [][][2]int{mine, others} {
+		sums := mem.New(kernels.F32, rows, a.HeadDim+a.ValueDim)
+		dk, dv := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim)
+		cuts := []int{0, rows / 5, rows / 2, rows}
+		for i := range cuts[1:] {
+			from, to := cuts[i], cuts[i+1]
+			some := lists
 			if !lists.IsNil() {
 				some = lists.RowRange(from, to)
 			}
@@ -95,6 +98,20 @@ func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kern
 			dev.Copy(grads[2].RowRange(k[0], k[1]), dv.RowRange(k[0], k[1]))
 		}
 	}
+}
+
+// keysOf is the keys of two that take them in turn: ranges that begin and end anywhere in a tile.
+func keysOf(l *kernels.Layout) (mine, others [][2]int) {
+	for from, i := 0, 0; from < l.Rows(); i++ {
+		to := min(from+[]int{40, 7, 150}[i%3], l.Rows())
+		if i%2 == 0 {
+			mine = append(mine, [2]int{from, to})
+		} else {
+			others = append(others, [2]int{from, to})
+		}
+		from = to
+	}
+	return mine, others
 }
 
 // Every width and number of heads, sequences that end anywhere in a block, lists that end anywhere in a step.

@@ -74,29 +74,6 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyMaps{}.ds)-384]
 )
 
-// absorbedDkvWideKeyTile is struct KeyTile of absorbed_dkv_wide.cu.
-type absorbedDkvWideKeyTile struct {
-	row   int32
-	rows  int32
-	at    int32
-	from  int32
-	count int32
-	first int32
-	flags int32
-}
-
-// They lie in memory as in C.
-var (
-	_ = [1]bool{}[unsafe.Sizeof(absorbedDkvWideKeyTile{})-28]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyTile{}.row)-0]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyTile{}.rows)-4]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyTile{}.at)-8]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyTile{}.from)-12]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyTile{}.count)-16]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyTile{}.first)-20]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyTile{}.flags)-24]
-)
-
 // absorbedLists is struct Lists of absorbed.cuh.
 type absorbedLists struct {
 	sequences driver.Array[absorbedSequence]
@@ -198,6 +175,39 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(attentionTile{}.begin)-32]
 	_ = [1]bool{}[unsafe.Offsetof(attentionTile{}.splits)-36]
 	_ = [1]bool{}[unsafe.Offsetof(attentionTile{}.merge)-40]
+)
+
+// keyTile is struct KeyTile of key_tile.cuh.
+type keyTile struct {
+	row    int32
+	rows   int32
+	at     int32
+	query  int32
+	begin  int32
+	end    int32
+	from   int32
+	count  int32
+	first  int32
+	flags  int32
+	begins int32
+	ends   int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(keyTile{})-48]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.row)-0]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.rows)-4]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.at)-8]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.query)-12]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.begin)-16]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.end)-20]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.from)-24]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.count)-28]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.first)-32]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.flags)-36]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.begins)-40]
+	_ = [1]bool{}[unsafe.Offsetof(keyTile{}.ends)-44]
 )
 
 // keysMaps is struct Maps of keys.cuh.
@@ -353,8 +363,7 @@ func launchAbsorbedCodes[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context,
 // absorbed_dkv_576_512.
 func launchAbsorbedDkv[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *driver.Context, variant string,
 	grid [3]int, threads, sharedBytes int, dk P1, dv P2, chains P3, dout P4, lse P5, delta P6, q P7, k P8,
-	masks P9, parts driver.Array[attentionPart], begins, ends, rows, heads, dks, dvs, ds, lses, qs, ks int, c,
-	scale float32) {
+	masks P9, tiles driver.Array[keyTile], rows, heads, dks, dvs, ds, lses, qs, ks int, c, scale float32) {
 	params := struct {
 		dk     cu.DevicePtr
 		dv     cu.DevicePtr
@@ -365,9 +374,7 @@ func launchAbsorbedDkv[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *d
 		q      cu.DevicePtr
 		k      cu.DevicePtr
 		masks  cu.DevicePtr
-		parts  driver.Array[attentionPart]
-		begins int32
-		ends   int32
+		tiles  driver.Array[keyTile]
 		rows   int32
 		heads  int32
 		dks    int32
@@ -382,39 +389,33 @@ func launchAbsorbedDkv[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *d
 		dk: driver.AtType(dk, kernels.BF16), dv: driver.AtType(dv, kernels.BF16),
 		chains: driver.AtType(chains, kernels.F32), dout: driver.AtType(dout, kernels.BF16),
 		lse: driver.AtType(lse, kernels.F32), delta: driver.AtType(delta, kernels.F32),
-		q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16), masks: driver.At(masks), parts: parts,
-		begins: driver.Int32(begins), ends: driver.Int32(ends), rows: driver.Int32(rows), heads: driver.Int32(heads),
-		dks: driver.Int32(dks), dvs: driver.Int32(dvs), ds: driver.Int32(ds), lses: driver.Int32(lses),
-		qs: driver.Int32(qs), ks: driver.Int32(ks), c: c, scale: scale,
+		q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16), masks: driver.At(masks), tiles: tiles,
+		rows: driver.Int32(rows), heads: driver.Int32(heads), dks: driver.Int32(dks), dvs: driver.Int32(dvs),
+		ds: driver.Int32(ds), lses: driver.Int32(lses), qs: driver.Int32(qs), ks: driver.Int32(ks), c: c, scale: scale,
 	}
-	ctx.Launch("absorbed_dkv"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:128])
+	ctx.Launch("absorbed_dkv"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:120])
 }
 
 // launchAbsorbedDkvWide enqueues a kernel of absorbed_dkv_wide.cu: absorbed_dkv_wide_576_512.
 func launchAbsorbedDkvWide[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, maps *absorbedDkvWideKeyMaps, sums P1, dk P2, dv P3,
-	tiles driver.Array[absorbedDkvWideKeyTile], flags P4, begins, ends, head, heads, of, dks, dvs int) {
+	sharedBytes int, maps *absorbedDkvWideKeyMaps, sums P1, dk P2, dv P3, tiles driver.Array[keyTile], flags P4,
+	heads, dks, dvs int) {
 	params := struct {
-		maps   absorbedDkvWideKeyMaps
-		sums   cu.DevicePtr
-		dk     cu.DevicePtr
-		dv     cu.DevicePtr
-		tiles  driver.Array[absorbedDkvWideKeyTile]
-		flags  cu.DevicePtr
-		begins int32
-		ends   int32
-		head   int32
-		heads  int32
-		of     int32
-		dks    int32
-		dvs    int32
+		maps  absorbedDkvWideKeyMaps
+		sums  cu.DevicePtr
+		dk    cu.DevicePtr
+		dv    cu.DevicePtr
+		tiles driver.Array[keyTile]
+		flags cu.DevicePtr
+		heads int32
+		dks   int32
+		dvs   int32
 	}{
 		maps: *maps, sums: driver.AtType(sums, kernels.F32), dk: driver.AtType(dk, kernels.BF16),
-		dv: driver.AtType(dv, kernels.BF16), tiles: tiles, flags: driver.At(flags), begins: driver.Int32(begins),
-		ends: driver.Int32(ends), head: driver.Int32(head), heads: driver.Int32(heads), of: driver.Int32(of),
+		dv: driver.AtType(dv, kernels.BF16), tiles: tiles, flags: driver.At(flags), heads: driver.Int32(heads),
 		dks: driver.Int32(dks), dvs: driver.Int32(dvs),
 	}
-	ctx.Launch("absorbed_dkv_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:580])
+	ctx.Launch("absorbed_dkv_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:564])
 }
 
 // launchAbsorbedDq enqueues a kernel of absorbed_backward.cu: absorbed_dq_40_32, absorbed_dq_72_64,
@@ -502,16 +503,18 @@ func launchAbsorbedDsWide[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Con
 
 // launchAbsorbedFlags enqueues a kernel of absorbed_dkv_wide.cu: absorbed_flags.
 func launchAbsorbedFlags[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, flags P1,
-	masks P2, tiles driver.Array[absorbedDkvWideKeyTile], rows int) {
+	masks P2, tiles driver.Array[keyTile], heads, queries int) {
 	params := struct {
-		flags cu.DevicePtr
-		masks cu.DevicePtr
-		tiles driver.Array[absorbedDkvWideKeyTile]
-		rows  int32
+		flags   cu.DevicePtr
+		masks   cu.DevicePtr
+		tiles   driver.Array[keyTile]
+		heads   int32
+		queries int32
 	}{
-		flags: driver.At(flags), masks: driver.At(masks), tiles: tiles, rows: driver.Int32(rows),
+		flags: driver.At(flags), masks: driver.At(masks), tiles: tiles, heads: driver.Int32(heads),
+		queries: driver.Int32(queries),
 	}
-	ctx.Launch("absorbed_flags", grid, threads, sharedBytes, driver.Bytes(&params)[:28])
+	ctx.Launch("absorbed_flags", grid, threads, sharedBytes, driver.Bytes(&params)[:32])
 }
 
 // launchAbsorbedMasks enqueues a kernel of absorbed_backward.cu: absorbed_masks.
@@ -553,35 +556,32 @@ func launchAbsorbedMerge[P1, P2, P3 driver.Operand](ctx *driver.Context, variant
 // launchAbsorbedPdsWide enqueues a kernel of absorbed_dkv_wide.cu: absorbed_pds_wide_576_512.
 func launchAbsorbedPdsWide[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
 	threads, sharedBytes int, maps *absorbedDkvWideKeyMaps, p P1, ds P2, lse P3, delta P4, k P5, masks P6,
-	tiles driver.Array[absorbedDkvWideKeyTile], flags P7, head, heads, of, units, rows, lses, ks int, c,
-	scale float32) {
+	tiles driver.Array[keyTile], flags P7, heads, units, queries, lses, ks int, c, scale float32) {
 	params := struct {
-		maps  absorbedDkvWideKeyMaps
-		p     cu.DevicePtr
-		ds    cu.DevicePtr
-		lse   cu.DevicePtr
-		delta cu.DevicePtr
-		k     cu.DevicePtr
-		masks cu.DevicePtr
-		tiles driver.Array[absorbedDkvWideKeyTile]
-		flags cu.DevicePtr
-		head  int32
-		heads int32
-		of    int32
-		units int32
-		rows  int32
-		lses  int32
-		ks    int32
-		c     float32
-		scale float32
+		maps    absorbedDkvWideKeyMaps
+		p       cu.DevicePtr
+		ds      cu.DevicePtr
+		lse     cu.DevicePtr
+		delta   cu.DevicePtr
+		k       cu.DevicePtr
+		masks   cu.DevicePtr
+		tiles   driver.Array[keyTile]
+		flags   cu.DevicePtr
+		heads   int32
+		units   int32
+		queries int32
+		lses    int32
+		ks      int32
+		c       float32
+		scale   float32
 	}{
 		maps: *maps, p: driver.AtType(p, kernels.BF16), ds: driver.AtType(ds, kernels.BF16),
 		lse: driver.AtType(lse, kernels.F32), delta: driver.AtType(delta, kernels.F32),
 		k: driver.AtType(k, kernels.BF16), masks: driver.At(masks), tiles: tiles, flags: driver.At(flags),
-		head: driver.Int32(head), heads: driver.Int32(heads), of: driver.Int32(of), units: driver.Int32(units),
-		rows: driver.Int32(rows), lses: driver.Int32(lses), ks: driver.Int32(ks), c: c, scale: scale,
+		heads: driver.Int32(heads), units: driver.Int32(units), queries: driver.Int32(queries),
+		lses: driver.Int32(lses), ks: driver.Int32(ks), c: c, scale: scale,
 	}
-	ctx.Launch("absorbed_pds_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:612])
+	ctx.Launch("absorbed_pds_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:604])
 }
 
 // launchAbsorbedTarget enqueues a kernel of absorbed_target.cu: absorbed_target_40, absorbed_target_72,

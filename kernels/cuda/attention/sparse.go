@@ -41,17 +41,18 @@ func (d *Ops) AttentionQueryGrad(dq, dout, delta, lse, q kernels.Tensor, kv kern
 	mustFollow(delta)
 	g := &absorbedGradients{d: d, dq: dq, dout: dout, lse: lse, q: q, l: l, a: a, part: allKeys(l),
 		delta: driver.AtType(delta, kernels.F32)}
-	g.compute(kernels.Tensor{}, kv, indices)
+	g.compute(kernels.Tensor{}, kv, indices, l)
 }
 
-// AttentionKeyGrad continues dk and dv of AttentionBackward of a part of the keys by some heads, by the same kernels.
+// AttentionKeyGrad continues dk and dv of AttentionBackward of a part of the keys by some queries, by the same
+// kernels.
 func (d *Ops) AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn, part kernels.KeyPart) {
 	mustDivide(a, q, kv.K, kv.V, dout, dk, dv)
 	mustFollow(delta, sums)
 	g := &absorbedGradients{d: d, dk: dk, dv: dv, dout: dout, lse: lse, q: q, l: l, a: a, part: part, chains: sums,
 		delta: driver.AtType(delta, kernels.F32)}
-	g.compute(kernels.Tensor{}, kv, indices)
+	g.compute(kernels.Tensor{}, kv, indices, queriesOf(l, part))
 }
 
 // mustDivide panics where the gradients of parts of the rows have no kernels: only those of absorbed heads have.

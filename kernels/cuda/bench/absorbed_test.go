@@ -74,7 +74,7 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 	k, lse := RandomRows(d, mem, rows, a.HeadDim), mem.New(kernels.F32, rows, a.Heads)
 	dk, dv, indices := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim),
 		mem.New(kernels.I32, rows, topK)
-	for _, c := range []struct{ sequences, topK int }{{2, topK}, {1, topK}, {1, 0}} {
+	for _, c := range []struct{ sequences, topK int }{{2, topK}, {1, topK}, {2, 0}, {1, 0}} {
 		n := rows / c.sequences
 		l := &kernels.Layout{Segments: []int32{0, rows}}
 		for i := range c.sequences {

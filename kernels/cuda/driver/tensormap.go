@@ -69,6 +69,13 @@ func (c *Context) GroupBoxes(t kernels.Tensor, g *kernels.Groups, rows int) Tens
 		rows, 128})
 }
 
+// HeadBoxes is the tensor map of rows of so many heads as matrices [heads, columns] for copies of `wide` columns and
+// `rows` heads, swizzled in rows of so many bytes; behind a row's last head there are zeros.
+func (c *Context) HeadBoxes(t kernels.Tensor, heads, wide, rows, swizzle int) TensorMap {
+	cols := t.Cols / heads
+	return c.tensorMap(boxes{t.Data, t.DType, cols, heads, t.Rows, cols, t.Stride, wide, rows, swizzle})
+}
+
 // tensorMap keeps maps: layers and steps ask for the same ones, and the driver takes longer to make one than the rest
 // of a launch takes.
 func (c *Context) tensorMap(b boxes) TensorMap {
