@@ -107,8 +107,8 @@ func checkPasses(t *testing.T, l *kernels.Layout, part kernels.KeyPart, w *keyWo
 	}
 }
 
-// Gradients of keys are chains over queries, in each over steps of 16 heads ascending: two steps exchanged mean the same
-// and give other bits.
+// Gradients of keys are chains over queries, in each over steps of 16 heads ascending: two steps exchanged mean the
+// same and give other bits.
 func TestAbsorbedHeadOrder(t *testing.T) {
 	a := absorbedShape(headDimsAbsorbed[2], 32)
 	l, rows, _ := attend([]int{70}, 0)

@@ -49,8 +49,8 @@ func absorbedLayer(t *testing.T, a kernels.Attn, spans []int, topK int, near boo
 		})
 }
 
-// divided computes out, lse, and the gradients of queries by two parts of the rows, those of keys and values by two parts
-// of the keys, each by three parts of the queries.
+// divided computes out, lse, and the gradients of queries by two parts of the rows, those of keys and values by two
+// parts of the keys, each by three parts of the queries.
 func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kernels.Tensor, kv kernels.KV,
 	lists kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	d, mem, rows := dev.(kernels.DividedAttention), kernels.NewArena(dev), l.Rows()

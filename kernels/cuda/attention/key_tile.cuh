@@ -1,6 +1,6 @@
 // Keys of absorbed latent attention with the queries that continue their chains of dk and dv: query after query, in
-// each over its heads. Rows of a product are (query, head): a block of them has all heads of some queries, or some heads
-// of one.
+// each over its heads. Rows of a product are (query, head): a block of them has all heads of some queries, or some
+// heads of one.
 #pragma once
 #include "attention.cuh"
 
@@ -24,8 +24,8 @@ struct KeyTile {
   }
 };
 
-// QueryBlock is how blocks of ROWS rows take the heads of queries: steps of 16 of the dot begin with each query. Block x
-// has positions from x * queries on.
+// QueryBlock is how blocks of ROWS rows take the heads of queries: steps of 16 of the dot begin with each query. Block
+// x has positions from x * queries on.
 template <int ROWS>
 struct QueryBlock {
   int heads;

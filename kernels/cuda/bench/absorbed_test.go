@@ -4,6 +4,7 @@ package bench
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 
@@ -89,15 +90,18 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 			backward = func() { d.SparseAttendBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), indices, l, a) }
 		}
 		for _, form := range []string{"portable", ""} {
-			d.Path = form
-			forward()
-			seconds := Time(d, each, backward)
-			b.Logf("%d sequences of %d rows, lists of %d, %q: %.3f ms", c.sequences, n, c.topK, form, seconds*1e3)
-			d.StartProfile()
-			backward()
-			for _, t := range d.StopProfile() {
-				b.Logf("  %s: %d launches, %.3f ms", t.Kernel, t.Calls, t.Seconds*1e3)
-			}
+			name := fmt.Sprintf("%d sequences of %d rows, lists of %d, %q", c.sequences, n, c.topK, form)
+			b.Run(name, func(b *testing.B) {
+				d.Path = form
+				forward()
+				seconds := Time(d, each, backward)
+				b.Logf("%.3f ms", seconds*1e3)
+				d.StartProfile()
+				backward()
+				for _, t := range d.StopProfile() {
+					b.Logf("  %s: %d launches, %.3f ms", t.Kernel, t.Calls, t.Seconds*1e3)
+				}
+			})
 		}
 	}
 }
