@@ -18,7 +18,7 @@ type DividedAttention interface {
 	AttentionQueryGrad(dq, dout, delta, lse, q Tensor, kv KV, selected Tensor, l *Layout, a Attn)
 	// AttentionKeyGrad continues dk and dv of a part by the queries of some rows of a layout of whole sequences: those
 	// that q, dout, delta, lse and selected have. Between calls the chains are in sums F32 [T,
-	// KVHeads*(HeadDim+ValueDim)]. kv, dk and dv have T rows. Of other keys than the part's, rows of sums, dk and dv are
-	// undefined afterwards. Without [Attn.Latent] a part has all rows as queries: its chains go over heads first.
+	// KVHeads*(HeadDim+ValueDim)]. kv, dk and dv have T rows. Of other keys than the part's, rows of sums, dk and dv
+	// are undefined afterwards. Without [Attn.Latent] a part has all rows as queries: its chains go over heads first.
 	AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q Tensor, kv KV, selected Tensor, l *Layout, a Attn, part KeyPart)
 }

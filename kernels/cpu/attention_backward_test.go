@@ -39,8 +39,8 @@ func (c attnCase) backward(dev *Device, dout [][]float32, order []int) (attnBatc
 	return b, g
 }
 
-// divided is the gradients of backward, by AttentionQueryGrad and AttentionKeyGrad of parts of the rows. Each part's own
-// rows of out and lse come again, over the keys of all.
+// divided is the gradients of backward, by AttentionQueryGrad and AttentionKeyGrad of parts of the rows. Each part's
+// own rows of out and lse come again, over the keys of all.
 func (c attnCase) divided(dev *Device, b attnBatch, dout kernels.Tensor, selected kernels.Tensor) attnGrads {
 	rows, kv := b.layout.Rows(), kernels.KV{K: b.k, V: b.v}
 	g := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
