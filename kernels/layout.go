@@ -33,10 +33,10 @@ func (l *Layout) Rows() int { return int(l.Segments[len(l.Segments)-1]) }
 // Keys of a tile that one of several devices takes of a sequence, at least and at most.
 const leastKeyTile, mostKeyTile = 16, 1536
 
-// KeysInTurn is ranges of rows of keys for each of several devices, in tiles from position 0 of each sequence. In two
+// DealKeys is ranges of rows of keys for each of several devices, in tiles from position 0 of each sequence. In two
 // rounds of tiles they come in both orders, so that devices have as much work where earlier keys have more. There are
 // some tiles for each device, of a long sequence tiles of mostKeyTile keys.
-func (l *Layout) KeysInTurn(devices int) (keys [][][2]int) {
+func (l *Layout) DealKeys(devices int) (keys [][][2]int) {
 	size := leastKeyTile
 	for size < mostKeyTile && size < l.Rows()/(8*devices) {
 		size *= 2

@@ -37,9 +37,9 @@ func TestRowRuns(t *testing.T) {
 	}
 }
 
-// Devices take every key once, none tile of two sequences, and as many pairs with the rows that follow a key: in turn,
-// devices would differ by half a tile of each.
-func TestKeysInTurn(t *testing.T) {
+// Devices take every key once, no tile of two sequences, and as many pairs with the rows that follow a key. In one
+// order they would differ by half a tile of each.
+func TestDealKeys(t *testing.T) {
 	for _, rows := range [][]int{{262144}, {40}, {8192, 3, 5000}, {1}} {
 		l, end := &Layout{}, map[int]int{} // of the sequence of a first row
 		for _, n := range rows {
@@ -56,7 +56,7 @@ func TestKeysInTurn(t *testing.T) {
 		for devices := 1; devices < 5; devices++ {
 			var taken []int
 			pairs, all := make([]int, devices), 0
-			for i, ranges := range l.KeysInTurn(devices) {
+			for i, ranges := range l.DealKeys(devices) {
 				for _, keys := range ranges {
 					if end[keys[0]] != end[keys[1]-1] {
 						t.Errorf("%v: keys %v of two sequences", rows, keys)

@@ -121,17 +121,17 @@ func (b *Batch) gatherKV(r *parallel.Rank, kv kernels.KV) kernels.KV {
 // rowsBackward is attendBackward of ranks that divide rows; selected nil: each row reads all keys up to its own. Then
 // later ranks have more work as queries, and earlier ones as keys: each takes the keys of its own rows, and dq comes
 // between parts of dk and dv, so none waits long. Rows with lists have much the same work as queries, and most lists
-// have the first keys: ranks take keys in turn.
+// have the first keys: ranks are dealt tiles of keys.
 func (b *Batch) rowsBackward(r *parallel.Rank, dev kernels.DividedAttention, d qkv, dout, out, lse kernels.Tensor,
 	x qkv, selected kernels.Tensor, a kernels.Attn) {
 	defer r.Stack.Release(r.Stack.Mark())
 	own, rows := d.q.Rows, b.Context.Layout.Rows()
 	delta := r.Stack.New(kernels.F32, own, a.Heads)
 	dev.AttentionDelta(delta, dout, out, a)
-	kv, inTurn := b.gatherKV(r, kernels.KV{K: x.k, V: x.v}), !selected.IsNil()
+	kv, dealt := b.gatherKV(r, kernels.KV{K: x.k, V: x.v}), !selected.IsNil()
 	keys := [][2]int{{b.Context.From, b.Context.From + own}}
-	if inTurn {
-		keys = b.Context.Layout.KeysInTurn(b.Context.Ranks)[b.place(r)]
+	if dealt {
+		keys = b.Context.Layout.DealKeys(b.Context.Ranks)[b.place(r)]
 	}
 	sums := r.Stack.New(kernels.F32, rows, a.KVHeads*(a.HeadDim+a.Values()))
 	dk, dv := r.Stack.New(d.k.DType, rows, d.k.Cols), r.Stack.New(d.v.DType, rows, d.v.Cols)
@@ -150,7 +150,7 @@ func (b *Batch) rowsBackward(r *parallel.Rank, dev kernels.DividedAttention, d q
 			dev.AttentionQueryGrad(d.q, dout, delta, lse, x.q, kv, selected, b.Layout, a)
 		}
 	}
-	if inTurn {
+	if dealt {
 		b.exchange(r, b.collectKeys, []parallel.Pair{{Dst: d.k, Src: dk}, {Dst: d.v, Src: dv}})
 		return
 	}
@@ -158,9 +158,9 @@ func (b *Batch) rowsBackward(r *parallel.Rank, dev kernels.DividedAttention, d q
 	r.Dev.Copy(d.v, dv.RowRange(b.Context.From, b.Context.From+own))
 }
 
-// collectKeys is this rank's rows of what ranks computed of keys in turn.
+// collectKeys is this rank's rows of what ranks computed of the keys they were dealt.
 func (b *Batch) collectKeys(g *parallel.Group, pairs ...parallel.Pair) *parallel.Exchange {
-	return g.Collect(b.Context.From, b.Context.Layout.KeysInTurn(b.Context.Ranks), pairs...)
+	return g.Collect(b.Context.From, b.Context.Layout.DealKeys(b.Context.Ranks), pairs...)
 }
 
 // mostQueries is the rows of a part of the queries of all ranks. Chains are read and written once for each part.

@@ -179,7 +179,7 @@ func TestAllGather(t *testing.T) {
 	})
 }
 
-// Members have rows in turn, and each collects some of them, or none.
+// Members have some rows each, and collect some of those of all, or none.
 func TestCollect(t *testing.T) {
 	eachWorld(t, func(t *testing.T, w *World) {
 		rounds(t, w, func(r *Rank, round int) error {

@@ -224,7 +224,7 @@ func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View, fir
 }
 
 // continueKeys adds a tile to dk and dv of n keys, whose sums begin with key `at`: by the rows of its head, or by those
-// of each query in turn.
+// of one query after another.
 func (op *attentionGrad) continueKeys(t gradTile, w *gradScratch, at, n int) {
 	dim, values, mm, each := op.shape.HeadDim, op.shape.Values(), op.d.mm, t.rows()
 	if op.shape.Latent {

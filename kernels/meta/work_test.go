@@ -137,7 +137,7 @@ func TestKeyParts(t *testing.T) {
 	whole, parts := pairsOf(l, kernels.KeyPart{To: 5070}, [2]int{0, 5070}), 0.0
 	cuts := []int{0, 1000, 1001, 4999, 5070}
 	for i, from := range cuts[:4] {
-		for _, keys := range l.KeysInTurn(3) {
+		for _, keys := range l.DealKeys(3) {
 			for _, k := range keys {
 				parts += pairsOf(l, kernels.KeyPart{From: from, To: cuts[i+1]}, k)
 			}

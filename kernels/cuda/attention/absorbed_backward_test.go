@@ -45,9 +45,9 @@ func TestAbsorbedBackwardPasses(t *testing.T) {
 // with the last they end. A tile that no query reads is in one pass.
 func TestKeyPasses(t *testing.T) {
 	l, rows, _ := attend([]int{130, 1, 700, 64}, 0)
-	inTurn, _ := keysOf(l)
-	for _, part := range []kernels.KeyPart{allKeys(l), {From: 60, To: 500, Keys: inTurn, Begins: true},
-		{From: 500, To: rows, Keys: inTurn, Ends: true}, {From: 0, To: rows, Begins: true, Ends: true}} {
+	mine, _ := keysOf(l)
+	for _, part := range []kernels.KeyPart{allKeys(l), {From: 60, To: 500, Keys: mine, Begins: true},
+		{From: 500, To: rows, Keys: mine, Ends: true}, {From: 0, To: rows, Begins: true, Ends: true}} {
 		for _, queries := range []int{1, 2, 4} {
 			w := planKeys(l, part, absorbedDkvWideKeys, queries)
 			for _, most := range []int{1 << 30, 700, 8, 1} {

@@ -100,7 +100,7 @@ func divided(dev kernels.Device, grads [3]kernels.Tensor, dout, out, lse, q kern
 	}
 }
 
-// keysOf is the keys of two that take them in turn: ranges that begin and end anywhere in a tile.
+// keysOf is the keys of two that share them: ranges that begin and end anywhere in a tile.
 func keysOf(l *kernels.Layout) (mine, others [][2]int) {
 	for from, i := 0, 0; from < l.Rows(); i++ {
 		to := min(from+[]int{40, 7, 150}[i%3], l.Rows())
