@@ -19,9 +19,8 @@ const (
 	dqShared   = absorbedDqWideParts*absorbedDqWidePartSize + absorbedDqWideTiles*warpgroupPanel
 	pdsThreads = 3 * 128
 	pdsShared  = (2 + absorbedDkvWideStages) * warpgroupPanel // the last columns of 128 keys, boxes of queries
-	// five stages of 128 keys and 192 columns; less with 256
+	// five stages of 128 keys and 192 columns; less with 256 and 64
 	dkvThreads, dkvShared = 384, 5 * (2 + 3) * warpgroupPanel
-	dkvBlocks             = 5                           // of a tile of keys
 	dsBytes               = 2 * absorbedHeads * keyRows // dS of 64 entries of a query's list
 	unitBytes             = 2 * absorbedDkvWideUnit     // P of a unit, and dS
 )
@@ -105,9 +104,21 @@ func (g *absorbedGradients) keysWide(w *wideGradients, parts []cu.DevicePtr) {
 				maps, scratch, slopes, g.lse, g.delta, g.k, g.masks, tilesAt, flags, a.Heads, units, g.rows,
 				g.lse.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
 		}
-		launchAbsorbedDkvWide(d.Context, "_576_512", [3]int{dkvBlocks * len(tiles), 1, 1}, dkvThreads, dkvShared, maps,
-			sums, g.dk, g.dv, tilesAt, flags, a.Heads, g.dk.Stride, g.dv.Stride)
+		wide := wideTiles(len(tiles), d.Processors)
+		blocks := wide*absorbedDkvWideWide + (len(tiles)-wide)*absorbedDkvWideNarrow
+		launchAbsorbedDkvWide(d.Context, "_576_512", [3]int{blocks, 1, 1}, dkvThreads, dkvShared, maps, sums, g.dk,
+			g.dv, tilesAt, flags, wide, a.Heads, g.dk.Stride, g.dv.Stride)
 	}
+}
+
+// wideTiles is how many of a pass's tiles have few wide blocks: those that fill waves of the processors. Narrow blocks
+// of the others, which have fewest queries, take less than another wave where they fit in two of their own.
+func wideTiles(tiles, processors int) int {
+	full := tiles * absorbedDkvWideWide / processors * processors / absorbedDkvWideWide
+	if (tiles-full)*absorbedDkvWideNarrow > 2*processors {
+		return tiles
+	}
+	return full
 }
 
 // keyMaps are boxes of the heads of a query, and of P and dS of a unit.

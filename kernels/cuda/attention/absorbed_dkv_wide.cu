@@ -9,8 +9,9 @@
 //
 // Bound for 64 rows and 128 keys: P and dS 2*64*128*(576 + 512) flops, 4,352 clocks, for 136 KB from L2 and 32 KB to
 // memory; dk and dv as many flops, for 136 KB of q and dout and 32 KB of P and dS, which are read two and three times.
-// On an H200, 64 heads, two sequences of 4,096 rows: 5.9 ms and 4.8 (the products alone take 2.5 each). A pass has 5
-// blocks of dk and dv for each of its up to 64 tiles, which are few multiples of 132 multiprocessors.
+// On an H200, 64 heads, two sequences of 4,096 rows: 6.0 ms and 4.7 (the products alone take 2.5 each). Five blocks a
+// tile for dk and dv are few waves of 132 multiprocessors, so the last tiles of a pass, in a wave that is not full,
+// have narrower blocks: more bytes, and less time (4.9 without).
 #include "key_tile.cuh"
 #include "wgmma_ring.cuh"
 #include "warpgroup.cuh"
@@ -350,6 +351,7 @@ __device__ inline void carry(float* d, float* sums, int count) {
 
 // Product is COLUMNS columns of dk, or of dv, of a key tile: weights, dS or P, and what they are multiplied with.
 struct Product {
+  int tile;
   const TensorMap *weights, *rows;
   int column;   // the first
   float* sums;  // of row 0 of the batch
@@ -361,7 +363,7 @@ template <int COLUMNS, int STAGES>
 __device__ inline void add_units(const Pass& pass, const Product& w, u64* bars) {
   using R = Ring<kKeys, COLUMNS, STAGES>;
   const QueryBlock<kRows>& of = pass.of;
-  KeyTile t = pass.tiles[blockIdx.x / 5];
+  KeyTile t = pass.tiles[w.tile];
   R ring(bars, 1);
   __syncthreads();
   int team = uniform(threadIdx.x / kGroup);
@@ -399,20 +401,31 @@ __device__ inline void add_units(const Pass& pass, const Product& w, u64* bars) 
   else carry<COLUMNS, true>(d[0], sums, count);
 }
 
+constexpr int kWide = 5, kNarrow = kSums / 64;  // blocks of a tile
+
 // absorbed_dkv_wide continues the sums of dv and dk F32 [rows, 512 + 576] by a pass, or writes both in the last one of
-// a tile.
-// Grid: five blocks a key tile, two with 256 columns of dv and three with 192 of dk.
+// a tile. Grid: of each of the first `wide` tiles two blocks with 256 columns of dv and three with 192 of dk, of each
+// other blocks with 64 columns.
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     absorbed_dkv_wide_576_512(const __grid_constant__ KeyMaps maps, float* sums, u16* dk, u16* dv,
-                              const KeyTile* tiles, const u32* flags, int heads, int dks, int dvs) {
-  __shared__ u64 bars[2 * 5];
+                              const KeyTile* tiles, const u32* flags, int wide, int heads, int dks, int dvs) {
+  __shared__ u64 bars[2 * 8];
   Pass pass = {tiles, flags, {heads}};
-  int part = blockIdx.x % 5, column = part < 2 ? part * 256 : (part - 2) * 192;
-  if (part < 2) {
-    add_units<256, 4>(pass, {&maps.p, &maps.dout, column, sums + column, dv + column, dvs}, bars);
-  } else {
-    add_units<192, 5>(pass, {&maps.ds, &maps.q, column, sums + kValues + column, dk + column, dks}, bars);
+  auto of_dv = [&](int tile, int column) -> Product {
+    return {tile, &maps.p, &maps.dout, column, sums + column, dv + column, dvs};
+  };
+  auto of_dk = [&](int tile, int column) -> Product {
+    return {tile, &maps.ds, &maps.q, column, sums + kValues + column, dk + column, dks};
+  };
+  int narrow = blockIdx.x - wide * kWide;
+  if (narrow >= 0) {
+    int tile = wide + narrow / kNarrow, column = narrow % kNarrow * 64;
+    add_units<64, 8>(pass, column < kValues ? of_dv(tile, column) : of_dk(tile, column - kValues), bars);
+    return;
   }
+  int tile = blockIdx.x / kWide, part = blockIdx.x % kWide;
+  if (part < 2) add_units<256, 4>(pass, of_dv(tile, part * 256), bars);
+  else add_units<192, 5>(pass, of_dk(tile, (part - 2) * 192), bars);
 }
 
 #endif

@@ -17,8 +17,10 @@ import (
 const (
 	absorbedBackwardPart            = 32    // absorbed_backward.cu
 	absorbedDkvWideKeys             = 128   // absorbed_dkv_wide.cu
+	absorbedDkvWideNarrow           = 17    // absorbed_dkv_wide.cu
 	absorbedDkvWideStages           = 25    // absorbed_dkv_wide.cu
 	absorbedDkvWideUnit             = 8192  // absorbed_dkv_wide.cu
+	absorbedDkvWideWide             = 5     // absorbed_dkv_wide.cu
 	absorbedDqWideGradBoxes         = 8     // absorbed_dq_wide.cu
 	absorbedDqWidePartSize          = 36864 // absorbed_dq_wide.cu
 	absorbedDqWideParts             = 5     // absorbed_dq_wide.cu
@@ -399,7 +401,7 @@ func launchAbsorbedDkv[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *d
 // launchAbsorbedDkvWide enqueues a kernel of absorbed_dkv_wide.cu: absorbed_dkv_wide_576_512.
 func launchAbsorbedDkvWide[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
 	sharedBytes int, maps *absorbedDkvWideKeyMaps, sums P1, dk P2, dv P3, tiles driver.Array[keyTile], flags P4,
-	heads, dks, dvs int) {
+	wide, heads, dks, dvs int) {
 	params := struct {
 		maps  absorbedDkvWideKeyMaps
 		sums  cu.DevicePtr
@@ -407,15 +409,16 @@ func launchAbsorbedDkvWide[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, v
 		dv    cu.DevicePtr
 		tiles driver.Array[keyTile]
 		flags cu.DevicePtr
+		wide  int32
 		heads int32
 		dks   int32
 		dvs   int32
 	}{
 		maps: *maps, sums: driver.AtType(sums, kernels.F32), dk: driver.AtType(dk, kernels.BF16),
-		dv: driver.AtType(dv, kernels.BF16), tiles: tiles, flags: driver.At(flags), heads: driver.Int32(heads),
-		dks: driver.Int32(dks), dvs: driver.Int32(dvs),
+		dv: driver.AtType(dv, kernels.BF16), tiles: tiles, flags: driver.At(flags), wide: driver.Int32(wide),
+		heads: driver.Int32(heads), dks: driver.Int32(dks), dvs: driver.Int32(dvs),
 	}
-	ctx.Launch("absorbed_dkv_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:564])
+	ctx.Launch("absorbed_dkv_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:568])
 }
 
 // launchAbsorbedDq enqueues a kernel of absorbed_backward.cu: absorbed_dq_40_32, absorbed_dq_72_64,
