@@ -81,6 +81,8 @@ type Device interface {
 	// it, as transformers does for Llama and Qwen. Other norms have no such rounding. Backward (g = dy*w, xh = x*rstd):
 	// dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
 	RMSNorm(out, rstd, x, w Tensor, norm Norm)
+	// AddRMSNorm: sum = round(a + b); out and rstd are RMSNorm of sum as it is stored. sum may be a or b.
+	AddRMSNorm(out, sum, rstd, a, b, w Tensor, norm Norm)
 	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, norm Norm, segments []int32)
 
 	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the
@@ -156,13 +158,14 @@ type Device interface {
 	Dispatch(p Plan, experts Tensor, segments []int32)
 	// Gather: out[r] = x[source[r]], with source int32 [R], x [T, n], out [R, n].
 	Gather(out, x, source Tensor)
-	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product
-	// rounded; weights nil: of y alone. By Definition.Combine each product is rounded to bf16, and so is the sum after
-	// each slot, unless weights are nil: as a fused MoE kernel does that writes each expert's weighted output in bf16.
-	// (transformers also rounds the weights, and adds by expert, not by slot.) Backward, of n pairs p = t*K + slot:
-	// with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and dweights[i] = tree(dout[t]*y[r]). pair and
-	// row are int32 [n] and name no pair or row twice; without pair p is i, without row r is i.
-	Combine(out, y, weights, rowOf Tensor)
+	// Combine: sum[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product
+	// rounded; weights nil: of y alone. out[t] = round(residual[t] + sum[t]), or residual nil: sum[t]. out may be
+	// residual. By Definition.Combine each product is rounded to bf16, and so is the sum after each slot, unless
+	// weights are nil: as a fused MoE kernel does that writes each expert's weighted output in bf16. (transformers also
+	// rounds the weights, and adds by expert, not by slot.) Backward, of the sum alone, of n pairs p = t*K + slot: with
+	// p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and dweights[i] = tree(dout[t]*y[r]). pair and row
+	// are int32 [n] and name no pair or row twice; without pair p is i, without row r is i.
+	Combine(out, residual, y, weights, rowOf Tensor)
 	CombineBackward(dy, dweights, dout, y, weights, pair, row Tensor)
 
 	// SwiGLU: gu is [R, 2I], gate columns first; out[r,i] = round((g*sigm(g))*u).

@@ -27,7 +27,7 @@ type Transfers interface {
 	// FewBytes is how many bytes those are, at most. It changes no bit.
 	FewBytes() int
 	// CombinePeers is Combine, and TakePeers is out[i] = y[rowOf[i]], of rows that several devices have computed.
-	CombinePeers(out Tensor, y PeerRows, weights, rowOf Tensor)
+	CombinePeers(out, residual Tensor, y PeerRows, weights, rowOf Tensor)
 	TakePeers(out Tensor, y PeerRows, rowOf Tensor)
 }
 

@@ -84,23 +84,37 @@ func (bl Block) Forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep
 // forward writes y. Where y is the zero Tensor, the output of the last sublayer is not computed.
 func (bl Block) forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep) BlockSaved {
 	saved := make(BlockSaved, len(bl))
+	in := stream{x: x}
 	for i, sub := range bl {
 		sum, done := y, y.IsNil()
 		if i < len(bl)-1 {
 			sum, done = k.residual(r, x)
 		}
-		f, layer := sub.Layer.Forward(r, sub.Norm.Forward(r, x, &saved[i].Norm), b, k.leaveOut(done))
-		saved[i].norm, saved[i].Layer = sub.Norm, layer
-		if sum.IsNil() {
+		s := &saved[i]
+		s.norm = sub.Norm
+		normed := sub.Norm.next(r, &in, &s.Norm)
+		k = k.leaveOut(done)
+		if m, ok := sub.Layer.(*MoE); ok && m.addsTo() && !done {
+			in.x, s.Layer = m.forward(r, normed, stream{x: in.x, sum: sum}, b, k)
+			continue
+		}
+		var f kernels.Tensor
+		if f, s.Layer = sub.Layer.Forward(r, normed, b, k); sum.IsNil() {
 			sum = f
 		}
-		if !done {
-			r.Dev.Add(sum, x, f)
+		if in = (stream{x: in.x, f: f, sum: sum}); done {
+			in = stream{x: sum}
 		}
-		x = sum
+	}
+	if !in.f.IsNil() {
+		r.Dev.Add(in.sum, in.x, in.f)
 	}
 	return saved
 }
+
+// stream is the residual stream x [T, H] and the output f of a sublayer that is yet to be added to it, in sum; f zero:
+// none. Who reads the stream next adds: the norm of the next sublayer, or a layer that has no f, as it computes that.
+type stream struct{ x, f, sum kernels.Tensor }
 
 // Backward replaces d, the gradient of y, by the gradient of x.
 func (saved BlockSaved) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
@@ -189,6 +203,17 @@ type NormSaved struct{ X, RStd kernels.Tensor }
 func (n *Norm) Forward(r *parallel.Rank, x kernels.Tensor, s *NormSaved) kernels.Tensor {
 	y := r.Stack.New(x.DType, x.Rows, x.Cols)
 	n.write(r, y, x, s)
+	return y
+}
+
+// next is Forward of a stream, whose x is the sum then.
+func (n *Norm) next(r *parallel.Rank, in *stream, s *NormSaved) kernels.Tensor {
+	if in.f.IsNil() {
+		return n.Forward(r, in.x, s)
+	}
+	y, rstd := r.Stack.New(in.x.DType, in.x.Rows, in.x.Cols), r.Stack.New(kernels.F32, 1, in.x.Rows)
+	r.Dev.AddRMSNorm(y, in.sum, rstd, in.x, in.f, n.W.W, n.Norm)
+	*in, *s = stream{x: in.sum}, NormSaved{X: in.sum, RStd: rstd}
 	return y
 }
 

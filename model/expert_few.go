@@ -52,8 +52,8 @@ func (e *expertExchange) dispatchFew(r *parallel.Rank, by *Routing) {
 	s.groups = kernels.Groups{Offsets: s.plan.Groups.Offsets.ColRange(from*n, to*n+1), Count: to - from, Segments: n}
 }
 
-// combineFew is combine, of rows that are read where they were computed.
-func (e *expertExchange) combineFew(r *parallel.Rank, out, weights kernels.Tensor) {
+// combineFew is combine of rows that are read where they were computed.
+func (e *expertExchange) combineFew(r *parallel.Rank, out, residual, weights kernels.Tensor) {
 	s, first := e.shares[0], 0
 	for rank := range e.me {
 		first += e.tokensOf(rank)
@@ -61,7 +61,7 @@ func (e *expertExchange) combineFew(r *parallel.Rank, out, weights kernels.Tenso
 	rowOf := s.plan.RowOf.RowRange(first, first+out.Rows)
 	if r.Experts == nil { // a plan
 		e.countRows(r, s.y)
-		r.Dev.Combine(out, s.y, weights, rowOf)
+		r.Dev.Combine(out, residual, s.y, weights, rowOf)
 		return
 	}
 	x := r.Experts.Read(func(of [][]kernels.Tensor) {
@@ -73,7 +73,7 @@ func (e *expertExchange) combineFew(r *parallel.Rank, out, weights kernels.Tenso
 			from, _ := e.experts(owner)
 			y.First = append(y.First, from*s.plan.Groups.Segments)
 		}
-		r.Transfers.CombinePeers(out, y, weights, rowOf)
+		r.Transfers.CombinePeers(out, residual, y, weights, rowOf)
 	}, s.y)
 	r.Yield()
 	e.gathered.Wait()

@@ -452,20 +452,20 @@ func (e *expertExchange) parts(received, computed kernels.Tensor) kernels.PeerRo
 }
 
 // combine writes the sums of this rank's tokens, [T, H], weighted by weights F32 [T, K], from what outputs has begun to
-// bring.
-func (e *expertExchange) combine(r *parallel.Rank, out, weights kernels.Tensor) {
+// bring; where residual is not nil, added to it.
+func (e *expertExchange) combine(r *parallel.Rank, out, residual, weights kernels.Tensor) {
 	switch {
 	case e.pieces != nil:
-		e.combinePieces(r, out, weights)
+		e.combinePieces(r, out, residual, weights)
 	case e.few():
-		e.combineFew(r, out, weights)
+		e.combineFew(r, out, residual, weights)
 	case r.Experts == nil: // a plan
 		e.countRows(r, e.received)
-		r.Dev.Combine(out, e.received, weights, e.own().plan.RowOf)
+		r.Dev.Combine(out, residual, e.received, weights, e.own().plan.RowOf)
 	default:
 		e.await(r)
 		if out.Rows > 0 {
-			r.Transfers.CombinePeers(out, e.parts(e.received, e.own().y), weights, e.own().plan.RowOf)
+			r.Transfers.CombinePeers(out, residual, e.parts(e.received, e.own().y), weights, e.own().plan.RowOf)
 		}
 	}
 }
@@ -523,14 +523,14 @@ func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dout kernels.T
 	e.m.Experts.weightGrads(r, rows...)
 	if r.Experts == nil { // a plan
 		e.countRows(r, e.received, received)
-		r.Dev.Combine(dx, e.received, kernels.Tensor{}, e.own().plan.RowOf)
+		r.Dev.Combine(dx, kernels.Tensor{}, e.received, kernels.Tensor{}, e.own().plan.RowOf)
 		e.planPieces(r)
 		return
 	}
 	e.await(r)
 	if dx.Rows > 0 {
 		rowOf := e.own().plan.RowOf
-		r.Transfers.CombinePeers(dx, e.parts(e.received, computed), kernels.Tensor{}, rowOf)
+		r.Transfers.CombinePeers(dx, kernels.Tensor{}, e.parts(e.received, computed), kernels.Tensor{}, rowOf)
 		r.Transfers.TakePeers(dweights.Reshape(dweights.Len(), 1), e.parts(received, dw),
 			rowOf.Reshape(1, rowOf.Len()))
 	}
@@ -643,7 +643,7 @@ func (m *MoE) serve(r *parallel.Rank, told [][]int32, d kernels.DType) {
 	e.gatherInputs(r, u)
 	e.dispatch(r, none, nil)
 	e.outputs(r, nil, nil, true)
-	e.combine(r, u, none.Weights)
+	e.combine(r, u, kernels.Tensor{}, none.Weights)
 }
 
 // mixtures lists the mixtures whose experts are cut over ranks, in the order of their places.

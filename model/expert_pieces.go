@@ -131,14 +131,14 @@ func (e *expertExchange) planPieces(r *parallel.Rank) {
 }
 
 // combinePieces is combine.
-func (e *expertExchange) combinePieces(r *parallel.Rank, out, weights kernels.Tensor) {
+func (e *expertExchange) combinePieces(r *parallel.Rank, out, residual, weights kernels.Tensor) {
 	own := r.Stack.New(e.all.DType, out.Rows*e.m.TopK, e.all.Cols)
 	e.byPiece(r, []kernels.Tensor{own}, func(s *expertShare) []kernels.Tensor {
 		e.compute(r, s, nil, func() {})
 		return []kernels.Tensor{s.y}
 	})
 	if out.Rows > 0 {
-		r.Dev.Combine(out, own, weights, e.own().plan.RowOf)
+		r.Dev.Combine(out, residual, own, weights, e.own().plan.RowOf)
 	}
 }
 
@@ -158,6 +158,6 @@ func (e *expertExchange) backwardPieces(r *parallel.Rank, dx, dweights, dout, al
 		return
 	}
 	rowOf := e.own().plan.RowOf
-	r.Dev.Combine(dx, dxs, kernels.Tensor{}, rowOf)
+	r.Dev.Combine(dx, kernels.Tensor{}, dxs, kernels.Tensor{}, rowOf)
 	r.Dev.Gather(dweights.Reshape(pairs, 1), dws, rowOf.Reshape(1, pairs))
 }

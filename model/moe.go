@@ -35,6 +35,14 @@ type MoESaved struct {
 
 // Forward is [T, H] from x [T, H].
 func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
+	return m.forward(r, x, stream{}, b, k)
+}
+
+// addsTo tells whether the output is what Combine writes, which can add it to the residual stream then.
+func (m *MoE) addsTo() bool { return m.OutOf == nil && m.Shared == nil }
+
+// forward is Forward; with a stream, see addsTo, the sum of its x and the output.
+func (m *MoE) forward(r *parallel.Rank, x kernels.Tensor, to stream, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := &MoESaved{layer: m}
 	u := x
 	if m.Into != nil {
@@ -45,7 +53,7 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	}
 	s.Routing = m.Router.route(r, x, m.TopK)
 	s.Y = m.experts(r, u, b, k, s)
-	out := m.combine(r, k, s)
+	out := m.combine(r, to, k, s)
 	if m.Shared != nil {
 		var y kernels.Tensor
 		y, s.Shared = m.Shared.Forward(r, x, b, k)
@@ -110,35 +118,38 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) (dx
 	r.Dev.CombineBackward(dy, dweights, dout, s.Y, w, kernels.Tensor{}, s.Plan.RowOf)
 	dxs := s.Experts.backward(r, dy, &s.Plan.Groups, b.segmentsOf(&s.Plan.Groups))
 	dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
-	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
+	r.Dev.Combine(dx, kernels.Tensor{}, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	return dx, dweights
 }
 
-// combine is the experts' part of the output, [T, H].
-func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
+// combine is the experts' part of the output, [T, H], or the sum of a stream and it.
+func (m *MoE) combine(r *parallel.Rank, to stream, k *Keep, s *MoESaved) kernels.Tensor {
 	rows := s.Routing.X.Rows
 	if m.OutOf != nil {
 		return m.OutOf.forwardOf(r, rows, ownInput, func() kernels.Tensor {
 			sum := r.Stack.New(s.Y.DType, rows, s.Y.Cols)
-			s.sum(r, sum)
+			s.sum(r, sum, kernels.Tensor{})
 			return sum
 		}, nil, k, layerOutput, &s.OutOfIn)
 	}
-	out, done := k.tensor(r, layerOutput, s.Y.DType, rows, s.Y.Cols)
+	out, done := to.sum, k.done(layerOutput)
+	if out.IsNil() {
+		out, done = k.tensor(r, layerOutput, s.Y.DType, rows, s.Y.Cols)
+	}
 	if !done {
-		s.sum(r, out)
+		s.sum(r, out, to.x)
 	}
 	return out
 }
 
-// sum writes the weighted sum of the experts' outputs of each token.
-func (s *MoESaved) sum(r *parallel.Rank, out kernels.Tensor) {
+// sum writes the weighted sum of the experts' outputs of each token, added to residual where that is not nil.
+func (s *MoESaved) sum(r *parallel.Rank, out, residual kernels.Tensor) {
 	defer r.Stack.Release(r.Stack.Mark())
 	if s.exchange != nil {
-		s.exchange.combine(r, out, s.Routing.Weights)
+		s.exchange.combine(r, out, residual, s.Routing.Weights)
 		return
 	}
-	r.Dev.Combine(out, s.Y, s.Routing.Weights, s.Plan.RowOf)
+	r.Dev.Combine(out, residual, s.Y, s.Routing.Weights, s.Plan.RowOf)
 }
 
 // Backward is dx from dout.

@@ -187,7 +187,7 @@ func TestDivergenceSearch(t *testing.T) {
 				growth[len(growth)-1].Op != "logprob" {
 				t.Errorf("%s: growth %+v", c.changes, growth)
 			}
-			if last := growth[len(growth)-2]; (last.Differ > 0) != (c.want != "") || last.Op != "add" {
+			if last := growth[len(growth)-2]; (last.Differ > 0) != (c.want != "") || last.Op != "combine" {
 				t.Errorf("%s: the last residual step is %+v", c.changes, last)
 			}
 		})

@@ -113,10 +113,22 @@ func (rec *recorder) Scale(out, x kernels.Tensor, a float32) {
 }
 
 func (rec *recorder) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
+	rec.enter(w)
+	rec.Device.RMSNorm(out, rstd, x, w, norm)
+	rec.record("norm", out)
+}
+
+// enter begins the module whose norm has the weight w, if one has.
+func (rec *recorder) enter(w kernels.Tensor) {
 	if place, ok := rec.modules[w.Data]; ok {
 		rec.module = place
 	}
-	rec.Device.RMSNorm(out, rstd, x, w, norm)
+}
+
+func (rec *recorder) AddRMSNorm(out, sum, rstd, a, b, w kernels.Tensor, norm kernels.Norm) {
+	rec.Device.AddRMSNorm(out, sum, rstd, a, b, w, norm)
+	rec.record("add", sum) // it ends the module before
+	rec.enter(w)
 	rec.record("norm", out)
 }
 
@@ -150,8 +162,8 @@ func (rec *recorder) Route(weights, experts, probs, logits kernels.Tensor, r ker
 	rec.record("top-k", experts)
 }
 
-func (rec *recorder) Combine(out, y, weights, rowOf kernels.Tensor) {
-	rec.Device.Combine(out, y, weights, rowOf)
+func (rec *recorder) Combine(out, residual, y, weights, rowOf kernels.Tensor) {
+	rec.Device.Combine(out, residual, y, weights, rowOf)
 	rec.record("combine", out)
 }
 

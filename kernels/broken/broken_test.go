@@ -79,7 +79,7 @@ var calls = map[kernels.Break]func(d kernels.Device, o operands) []float32{
 	},
 	kernels.BreakCombine: func(d kernels.Device, o operands) []float32 {
 		out := kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width)
-		d.Combine(out, o.x, o.weights, o.rowOf)
+		d.Combine(out, o.x, o.x, o.weights, o.rowOf)
 		return out.F32s()
 	},
 	kernels.BreakVocab: func(d kernels.Device, o operands) []float32 {
@@ -155,6 +155,28 @@ func TestFewRows(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The norm of a sum is broken as that of its rows.
+func TestNormOfSum(t *testing.T) {
+	below, err := cpu.New(kernels.Default(), cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer below.Close()
+	dev, err := broken.New(below, kernels.BreakNormRows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := draw(5)
+	blank := func() kernels.Tensor { return kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width) }
+	want, got, sum, rstd := blank(), blank(), blank(), kernels.Wrap(make([]float32, 5), 1, 5)
+	dev.Add(sum, o.x, o.x)
+	dev.RMSNorm(want, rstd, sum, o.w.RowRange(0, 1), kernels.Norm{Eps: 1e-5})
+	dev.AddRMSNorm(got, sum, rstd, o.x, o.x, o.w.RowRange(0, 1), kernels.Norm{Eps: 1e-5})
+	if !slices.Equal(got.F32s(), want.F32s()) {
+		t.Error("the norm of a sum has other bits than the norm of its rows")
 	}
 }
 

@@ -15,14 +15,15 @@ func (d *Device) Reaches(other kernels.Device) error {
 }
 
 // CombinePeers breaks [kernels.BreakCombine] and [kernels.BreakRankSums].
-func (d *Device) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
+func (d *Device) CombinePeers(out, residual kernels.Tensor, y kernels.PeerRows, weights,
+	rowOf kernels.Tensor) {
 	mem, release := d.scratch()
 	defer release()
 	if d.breaks(kernels.BreakCombine, out.Rows) && !weights.IsNil() {
 		weights = d.throughBF16(mem, weights)
 	}
 	if d.rule != kernels.BreakRankSums || len(y.Parts) == 1 {
-		d.operations.CombinePeers(out, y, weights, rowOf)
+		d.operations.CombinePeers(out, residual, y, weights, rowOf)
 		return
 	}
 	var ends []int
@@ -41,7 +42,13 @@ func (d *Device) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, r
 	}
 	d.storeInts(each, [][]int32{ids})
 	d.TakePeers(all, y, each)
-	d.combineByRank(out, all, weights, rowOf, ends)
+	if residual.IsNil() {
+		d.combineByRank(out, all, weights, rowOf, ends)
+		return
+	}
+	sum := mem.New(out.DType, out.Rows, out.Cols)
+	d.combineByRank(sum, all, weights, rowOf, ends)
+	d.Add(out, residual, sum)
 }
 
 // combineByRank breaks [kernels.BreakRankSums]: the rows of each rank are combined and rounded, then the sums are added
@@ -66,10 +73,10 @@ func (d *Device) combineByRank(out, y, weights, rowOf kernels.Tensor, ends []int
 		}
 		d.store(own, w)
 		if from = to; i == 0 {
-			d.operations.Combine(out, y, own, rowOf)
+			d.operations.Combine(out, kernels.Tensor{}, y, own, rowOf)
 			continue
 		}
-		d.operations.Combine(sum, y, own, rowOf)
+		d.operations.Combine(sum, kernels.Tensor{}, y, own, rowOf)
 		d.Add(out, out, sum)
 	}
 }

@@ -32,6 +32,16 @@ func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	d.store(rstd, [][]float32{inverse})
 }
 
+// AddRMSNorm breaks [kernels.BreakNormRows].
+func (d *Device) AddRMSNorm(out, sum, rstd, a, b, w kernels.Tensor, norm kernels.Norm) {
+	if !d.breaks(kernels.BreakNormRows, sum.Rows) {
+		d.operations.AddRMSNorm(out, sum, rstd, a, b, w, norm)
+		return
+	}
+	d.Add(sum, a, b)
+	d.RMSNorm(out, rstd, sum, w, norm)
+}
+
 // HeadNormRope breaks [kernels.BreakRope].
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
 	if d.breaks(kernels.BreakRope, x.Rows) {
@@ -61,13 +71,13 @@ func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
 }
 
 // Combine breaks [kernels.BreakCombine].
-func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
+func (d *Device) Combine(out, residual, y, weights, rowOf kernels.Tensor) {
 	if d.breaks(kernels.BreakCombine, out.Rows) && !weights.IsNil() {
 		mem, release := d.scratch()
 		defer release()
 		weights = d.throughBF16(mem, weights)
 	}
-	d.operations.Combine(out, y, weights, rowOf)
+	d.operations.Combine(out, residual, y, weights, rowOf)
 }
 
 // LogProb breaks [kernels.BreakVocab].

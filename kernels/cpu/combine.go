@@ -6,17 +6,18 @@ import (
 	"lockstep/kernels"
 )
 
-// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
-// weights nil: of y alone. By Definition.Combine products and sums are rounded to bf16 on the way. out [T, H]; y [R,
-// H]; weights F32 and rowOf int32 [T, K].
-func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
+// Combine: sum[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
+// weights nil: of y alone; out[t] = round(residual[t] + sum[t]), residual nil: sum[t]. By Definition.Combine products
+// and sums are rounded to bf16 on the way. out and residual [T, H]; y [R, H]; weights F32 and rowOf int32 [T, K]. out
+// may be residual.
+func (d *Device) Combine(out, residual, y, weights, rowOf kernels.Tensor) {
 	mustShape("combine", "out", out, rowOf.Rows, y.Cols)
 	in := d.matrix(y)
-	d.combine("combine", out, y.Rows, weights, rowOf, in.load)
+	d.combine("combine", out, residual, y.Rows, weights, rowOf, in.load)
 }
 
 // combine is Combine of so many rows, which load reads.
-func (d *Device) combine(op string, out kernels.Tensor, count int, weights, rowOf kernels.Tensor,
+func (d *Device) combine(op string, out, residual kernels.Tensor, count int, weights, rowOf kernels.Tensor,
 	load func(row int, buf []float32) []float32) {
 	k := rowOf.Cols
 	rows := indices(op, "rowOf", rowOf, out.Rows*k)
@@ -25,10 +26,10 @@ func (d *Device) combine(op string, out kernels.Tensor, count int, weights, rowO
 	if !weights.IsNil() {
 		ws = vector(op, "weights", weights, out.Rows*k)
 	}
-	o := d.matrix(out)
+	o, add := d.matrix(out), d.residual(op, residual, out)
 	d.eachRow(out.Rows, out.Cols*k, 2, func(from, to int, buf [][]float32) {
 		for t := from; t < to; t++ {
-			z := o.target(t, buf[0])
+			z := buf[0][:out.Cols] // and not out's own row, which the residual may be
 			clear(z)
 			for at := t * k; at < (t+1)*k; at++ {
 				row := load(int(rows[at]), buf[1])
@@ -41,9 +42,28 @@ func (d *Device) combine(op string, out kernels.Tensor, count int, weights, rowO
 					d.vec.ScaleAdd(z, 1, row, ws[at])
 				}
 			}
-			o.store(t, z)
+			add(t, z, buf[1])
+			o.storePart(t, 0, z)
 		}
 	})
+}
+
+// residual is how row t of a sum is added to that of a residual, once it is rounded to storage, in its place; buf is
+// scratch. Where residual is nil nothing is added.
+func (d *Device) residual(op string, residual, out kernels.Tensor) func(t int, sum, buf []float32) {
+	if residual.IsNil() {
+		return func(int, []float32, []float32) {}
+	}
+	mustShape(op, "residual", residual, out.Rows, out.Cols)
+	in := d.matrix(residual)
+	return func(t int, sum, buf []float32) {
+		if out.DType == kernels.BF16 {
+			for i, v := range sum {
+				sum[i] = kernels.NearestBF16(v)
+			}
+		}
+		d.vec.Add(sum, in.load(t, buf), sum)
+	}
 }
 
 // addInBF16 is z + row*w by Definition.Combine.

@@ -20,9 +20,14 @@ var combineOps = []rowOp{
 		k, n := 1+c.size, c.cols()
 		y, w, rowOf := c.strided(c.n*k, n), c.part(c.f32(c.n, k)), c.part(c.rowsOf(c.n, k))
 		out, plain := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n))
-		d.Combine(out, y, w, rowOf)
-		d.Combine(plain, y, kernels.Tensor{}, rowOf)
-		return []kernels.Tensor{out, plain}, nil
+		d.Combine(out, kernels.Tensor{}, y, w, rowOf)
+		d.Combine(plain, kernels.Tensor{}, y, kernels.Tensor{}, rowOf)
+		if c.dtype == kernels.BF16 { // a residual is added to what is rounded: see TestCombineAddsResidual
+			return []kernels.Tensor{out, plain}, nil
+		}
+		residual := c.part(c.strided(c.n, n))
+		d.Combine(residual, residual, y, w, rowOf)
+		return []kernels.Tensor{out, plain, residual}, nil
 	}},
 	{name: "CombineBackward", uncut: true, run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
 		k, n := 1+c.size, c.cols()
@@ -47,7 +52,7 @@ func combineIsTheDefinition(t *testing.T, def kernels.Definition, round func(flo
 	const tokens, k, n = 20, 4, 130
 	y, w, rowOf, out := c.strided(tokens*k, n), c.f32(tokens, k), c.rowsOf(tokens, k), c.strided(tokens, n)
 	dout, dy, dw := c.strided(tokens, n), c.strided(tokens*k, n), c.f32(tokens, k)
-	d.Combine(out, y, w, rowOf)
+	d.Combine(out, kernels.Tensor{}, y, w, rowOf)
 	d.CombineBackward(dy, dw, dout, y, w, kernels.Tensor{}, rowOf)
 	for r := range tokens {
 		sum, do := make([]float32, n), rowValues(dout.RowRange(r, r+1))
@@ -62,6 +67,30 @@ func combineIsTheDefinition(t *testing.T, def kernels.Definition, round func(flo
 			wantBits(t, "dweights", dw.RowRange(r, r+1).ColRange(slot, slot+1), []float32{scalarTree(products)})
 		}
 		wantBits(t, "out", out.RowRange(r, r+1), sum)
+	}
+}
+
+// Combine with a residual is Combine, rounded to storage, then Add, where it may write over the residual too.
+func TestCombineAddsResidual(t *testing.T) {
+	for _, def := range []kernels.Definition{kernels.Default(), roundedDefinition()} {
+		d := newDevice(t, def, Auto, 2)
+		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
+			c := rowCase{seed: 57, dtype: dtype}
+			c.start()
+			const tokens, k, n = 37, 3, 130
+			y, w, rowOf := c.strided(tokens*k, n), c.f32(tokens, k), c.rowsOf(tokens, k)
+			residual, want, got := c.strided(tokens, n), c.strided(tokens, n), c.strided(tokens, n)
+			for _, weights := range []kernels.Tensor{w, {}} {
+				d.Combine(want, kernels.Tensor{}, y, weights, rowOf)
+				d.Add(want, residual, want)
+				d.Combine(got, residual, y, weights, rowOf)
+				d.Combine(residual, residual, y, weights, rowOf)
+				for r := range tokens {
+					wantBits(t, "sum", got.RowRange(r, r+1), rowValues(want.RowRange(r, r+1)))
+					wantBits(t, "sum in place", residual.RowRange(r, r+1), rowValues(want.RowRange(r, r+1)))
+				}
+			}
+		}
 	}
 }
 

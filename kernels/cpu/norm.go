@@ -26,6 +26,13 @@ func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	})
 }
 
+// AddRMSNorm: sum = round(a + b), then RMSNorm of sum. All but rstd F32 [1, T] and w [1, n] are [T, n]. sum may be a or
+// b.
+func (d *Device) AddRMSNorm(out, sum, rstd, a, b, w kernels.Tensor, norm kernels.Norm) {
+	d.Add(sum, a, b)
+	d.RMSNorm(out, rstd, sum, w, norm)
+}
+
 // normScale is (x*rstd)*w, in y, by Definition.Norm.
 func (d *Device) normScale(y, x []float32, rstd float32, w []float32, norm kernels.Norm) {
 	if !d.roundsNorm(norm) {

@@ -26,6 +26,41 @@ var normOps = []rowOp{
 	}},
 }
 
+// The norm of a sum is that of the sum as it is stored, where this may write over either of its operands.
+func TestAddRMSNorm(t *testing.T) {
+	for _, def := range []kernels.Definition{kernels.Default(), roundedDefinition()} {
+		d := newDevice(t, def, Auto, 2)
+		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
+			c := rowCase{seed: 19, dtype: dtype}
+			c.start()
+			const rows, n = 37, 130
+			blank := func() kernels.Tensor { return c.strided(rows, n) }
+			a, b, w, rstd, norm := blank(), blank(), c.weight(1, n), c.f32(1, rows), kernels.Norm{Eps: 1e-6}
+			sum, want, wantRStd := blank(), blank(), c.f32(1, rows)
+			d.Add(sum, a, b)
+			d.RMSNorm(want, wantRStd, sum, w, norm)
+			for _, at := range []kernels.Tensor{blank(), a, b} {
+				x, y, out := blank(), blank(), blank()
+				d.Copy(x, a)
+				d.Copy(y, b)
+				to := at
+				switch at.Data {
+				case a.Data:
+					to = x
+				case b.Data:
+					to = y
+				}
+				d.AddRMSNorm(out, to, rstd, x, y, w, norm)
+				for r := range rows {
+					wantBits(t, "sum", to.RowRange(r, r+1), rowValues(sum.RowRange(r, r+1)))
+					wantBits(t, "norm", out.RowRange(r, r+1), rowValues(want.RowRange(r, r+1)))
+				}
+				wantBits(t, "rstd", rstd, rowValues(wantRStd))
+			}
+		}
+	}
+}
+
 // scalarTree is the definition's sum of one row, element by element.
 func scalarTree(x []float32) float32 {
 	lane := make([]float32, kernels.Default().Lanes)

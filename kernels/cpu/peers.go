@@ -20,14 +20,14 @@ func (d *Device) GatherPeers(out kernels.Tensor, parts []kernels.Tensor) {
 func (d *Device) FewBytes() int { return d.few }
 
 // CombinePeers is Combine of rows that several devices have computed.
-func (d *Device) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
+func (d *Device) CombinePeers(out, residual kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
 	const op = "combine of peers"
 	of := peerRows(op, y, out.Cols)
 	in := make([]matrix, len(y.Parts))
 	for i, p := range y.Parts {
 		in[i] = d.matrix(p)
 	}
-	d.combine(op, out, of.rows, weights, rowOf, func(row int, buf []float32) []float32 {
+	d.combine(op, out, residual, of.rows, weights, rowOf, func(row int, buf []float32) []float32 {
 		part, at := of.find(row)
 		return in[part].load(at, buf)
 	})

@@ -77,10 +77,12 @@ func TestCombinePeers(t *testing.T) {
 		}
 		for _, peers := range []kernels.PeerRows{whole, own} {
 			for _, weights := range []kernels.Tensor{w, {}} {
-				d.Combine(want, y, weights, rowOf)
-				d.CombinePeers(got, peers, weights, rowOf)
-				for r := range tokens {
-					wantBits(t, fmt.Sprint(starts), got.RowRange(r, r+1), rowValues(want.RowRange(r, r+1)))
+				for _, residual := range []kernels.Tensor{{}, c.strided(tokens, n)} {
+					d.Combine(want, residual, y, weights, rowOf)
+					d.CombinePeers(got, residual, peers, weights, rowOf)
+					for r := range tokens {
+						wantBits(t, fmt.Sprint(starts), got.RowRange(r, r+1), rowValues(want.RowRange(r, r+1)))
+					}
 				}
 			}
 			taken := c.strided(tokens*k, n)

@@ -70,7 +70,7 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 		{"Route", 2 * 4 * t * 64, func() {
 			d.Route(weights, ids, probs, logits, kernels.Router{Norm: true, Scale: 1})
 		}},
-		{"Combine", (benchK + 1) * row, func() { d.Combine(y, wide, weights, rowOf) }},
+		{"Combine", (benchK + 1) * row, func() { d.Combine(y, kernels.Tensor{}, wide, weights, rowOf) }},
 		{"CombineBackward", (2*benchK + 1) * row, func() {
 			d.CombineBackward(dwide, dweights, y, wide, weights, kernels.Tensor{}, rowOf)
 		}},

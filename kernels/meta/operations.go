@@ -29,6 +29,9 @@ func (d *Device) Accumulate(dst, parts kernels.Tensor)                { d.rows(d
 func (d *Device) Scale(out, x kernels.Tensor, _ float32)              { d.rows(out, x) }
 func (d *Device) Dropout(out, x kernels.Tensor, _ kernels.Dropout)    { d.rows(out, x) }
 func (d *Device) RMSNorm(out, _, x, _ kernels.Tensor, _ kernels.Norm) { d.rows(out, x) }
+func (d *Device) AddRMSNorm(out, sum, _, a, b, _ kernels.Tensor, _ kernels.Norm) {
+	d.rows(out, sum, a, b)
+}
 func (d *Device) RMSNormBackward(dx, _, dy, x, _, _ kernels.Tensor, _ kernels.Norm, _ []int32) {
 	d.rows(dx, dx, dy, x)
 }
@@ -82,8 +85,14 @@ func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, _ []int32) {
 const fewSorted = 8192
 
 // Gather reads a row for each that it writes.
-func (d *Device) Gather(out, _, _ kernels.Tensor)     { d.rows(out, out) }
-func (d *Device) Combine(out, y, _, _ kernels.Tensor) { d.rows(out, y) }
+func (d *Device) Gather(out, _, _ kernels.Tensor) { d.rows(out, out) }
+func (d *Device) Combine(out, residual, y, _, _ kernels.Tensor) {
+	if residual.IsNil() {
+		d.rows(out, y)
+		return
+	}
+	d.rows(out, residual, y)
+}
 func (d *Device) CombineBackward(dy, _, _, y, _, _, _ kernels.Tensor) {
 	d.rows(dy, dy, y) // a row of dout for each of dy
 }

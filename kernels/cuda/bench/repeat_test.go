@@ -72,7 +72,7 @@ func BenchmarkLaunchOverhead(b *testing.B) {
 			d.MatMul(gu, &plan.Groups, kernels.Term{X: xs, W: w.gateUp})
 			d.SwiGLU(act, gu)
 			d.MatMul(ys, &plan.Groups, kernels.Term{X: act, W: w.experts})
-			d.Combine(z, ys, weights, plan.RowOf)
+			d.Combine(z, kernels.Tensor{}, ys, weights, plan.RowOf)
 			d.Add(x, x, z)
 		}
 	}

@@ -119,7 +119,9 @@ func mixture(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 			d.Dispatch(plan, expertIDs, []int32{0, rowsTokens})
 		}},
 		{"gather" + tokens, []kernels.Tensor{rows, rows}, func() { d.Gather(rows, x, plan.Source) }},
-		{"combine" + tokens, []kernels.Tensor{rows, x}, func() { d.Combine(x, rows, weights, plan.RowOf) }},
+		{"combine" + tokens, []kernels.Tensor{rows, x}, func() {
+			d.Combine(x, kernels.Tensor{}, rows, weights, plan.RowOf)
+		}},
 		{"combine backward" + tokens, []kernels.Tensor{rows, more, rows}, func() {
 			d.CombineBackward(more, dweights, x, rows, weights, kernels.Tensor{}, plan.RowOf)
 		}},

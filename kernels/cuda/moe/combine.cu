@@ -1,11 +1,11 @@
-// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
-// weights nil: of y alone; with weights, products and sums are rounded on the way by Definition.Combine. A thread for
-// eight columns of a token. Its gradient, of pairs p = t*k + slot: with p = pair[i] and r = row[i], dy[r] =
-// round(weights[p]*dout[t]), dweights[i] = tree(dout[t]*y[r]); without pair p is i, without row r is i. A warp for a
-// pair.
+// Combine: sum[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
+// weights nil: of y alone; with weights, products and sums are rounded on the way by Definition.Combine. out[t] =
+// round(residual[t] + sum[t]), or residual nil: sum[t]. A thread for eight columns of a token. Its gradient, of pairs
+// p = t*k + slot: with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]), dweights[i] =
+// tree(dout[t]*y[r]); without pair p is i, without row r is i. A warp for a pair.
 // CombinePeers is Combine, and TakePeers a gather, of rows in the memory of several cards; GatherPeers puts such rows
 // below one another.
-// Bound: the bytes of y and out, or of dout, y and dy; of what other cards have, by the link to them.
+// Bound: the bytes of y, residual and out, or of dout, y and dy; of what other cards have, by the link to them.
 #include "rows.cuh"
 
 constexpr int kAhead = 8;  // slots whose rows are all on their way before one is added
@@ -38,22 +38,51 @@ __device__ inline void sum_slots(float* sum, Row y, const float* weights, const 
   }
 }
 
+// Residual is eight columns of a token that the rounded sum is added to, on their way while slots are read. Of a null
+// pointer there are none.
 template <class T>
-__device__ void combine(T* out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os,
-                        int ys) {
+struct Residual {
+  Stored8<T> stored;
+  bool adds;
+
+  __device__ Residual(const T* rows, size_t at, int left) : adds(rows) {
+    if (adds) stored.load(rows + at, left);
+  }
+  __device__ void add(float* sum) const {
+    if (!adds) return;
+    if constexpr (sizeof(T) == 2) {
+      Stored8<T> rounded;
+      u32 w[4];
+      narrow_n<kEight>(sum, w);
+      rounded.q = make_uint4(w[0], w[1], w[2], w[3]);
+      rounded.values(sum);
+    }
+    float v[kEight];
+    stored.values(v);
+#pragma unroll
+    for (int j = 0; j < kEight; j++) sum[j] = v[j] + sum[j];
+  }
+};
+
+template <class T>
+__device__ void combine(T* out, const T* residual, const T* y, const float* weights, const int* row_of, int rows,
+                        int cols, int k, int os, int rs, int ys) {
   Piece at(cols);
   if (at.row >= rows) return;
   int left = cols - at.col;
+  Residual<T> other(residual, (size_t)at.row * rs + at.col, left);
   float sum[kEight] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   y += at.col, row_of += at.row * k, weights = weights ? weights + at.row * k : nullptr;
   auto row = [=](size_t r) { return y + r * ys; };
   if (whole(y, left) && ys % kEight == 0) sum_slots<true, T>(sum, row, weights, row_of, left, k);
   else sum_slots<false, T>(sum, row, weights, row_of, left, k);
+  other.add(sum);
   store8(out + (size_t)at.row * os + at.col, left, sum);
 }
-#define COMBINE(T) \
-  (T * out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, int ys)
-KERNELS(combine, COMBINE, (out, y, weights, row_of, rows, cols, k, os, ys))
+#define COMBINE(T)                                                                                                  \
+  (T * out, const T* residual, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, \
+   int rs, int ys)
+KERNELS(combine, COMBINE, (out, residual, y, weights, row_of, rows, cols, k, os, rs, ys))
 
 constexpr int kPeers = 16;
 
@@ -89,31 +118,33 @@ struct Owners {
 };
 
 template <int N, class T>
-__device__ void combine_owned(const Parts& parts, T* out, const int* offsets, const float* weights, const int* row_of,
-                              int rows, int cols, int k, int os, int ys) {
+__device__ void combine_owned(const Parts& parts, T* out, const T* residual, const int* offsets, const float* weights,
+                              const int* row_of, int rows, int cols, int k, int os, int rs, int ys) {
   Piece at(cols);
   if (at.row >= rows) return;
   int left = cols - at.col;
+  Residual<T> other(residual, (size_t)at.row * rs + at.col, left);
   Owners<N> owners(parts, offsets);
   float sum[kEight] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   row_of += at.row * k, weights = weights ? weights + at.row * k : nullptr;
   auto row = [&](size_t r) { return (const T*)owners.at(r) + r * ys + at.col; };
   if (owners.aligned() && ys % kEight == 0 && left >= kEight) sum_slots<true, T>(sum, row, weights, row_of, left, k);
   else sum_slots<false, T>(sum, row, weights, row_of, left, k);
+  other.add(sum);
   store8(out + (size_t)at.row * os + at.col, left, sum);
 }
 
 // combine_peers: two cards, the usual case, look for a row's owner once and not fifteen times.
 template <class T>
-__device__ void combine_peers(const Parts& parts, T* out, const int* offsets, const float* weights, const int* row_of,
-                              int rows, int cols, int k, int os, int ys) {
-  if (parts.n <= 2) combine_owned<2>(parts, out, offsets, weights, row_of, rows, cols, k, os, ys);
-  else combine_owned<kPeers>(parts, out, offsets, weights, row_of, rows, cols, k, os, ys);
+__device__ void combine_peers(const Parts& parts, T* out, const T* residual, const int* offsets, const float* weights,
+                              const int* row_of, int rows, int cols, int k, int os, int rs, int ys) {
+  if (parts.n <= 2) combine_owned<2>(parts, out, residual, offsets, weights, row_of, rows, cols, k, os, rs, ys);
+  else combine_owned<kPeers>(parts, out, residual, offsets, weights, row_of, rows, cols, k, os, rs, ys);
 }
 #define COMBINE_PEERS(T)                                                                                           \
-  (const __grid_constant__ Parts parts, T* out, const int* offsets, const float* weights, const int* row_of,       \
-   int rows, int cols, int k, int os, int ys)
-KERNELS(combine_peers, COMBINE_PEERS, (parts, out, offsets, weights, row_of, rows, cols, k, os, ys))
+  (const __grid_constant__ Parts parts, T* out, const T* residual, const int* offsets, const float* weights,       \
+   const int* row_of, int rows, int cols, int k, int os, int rs, int ys)
+KERNELS(combine_peers, COMBINE_PEERS, (parts, out, residual, offsets, weights, row_of, rows, cols, k, os, rs, ys))
 
 // take_peers: a thread for eight columns of a row. The gradients of routing weights, which come by it, have one.
 template <class T>

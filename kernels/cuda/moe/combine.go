@@ -9,10 +9,11 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// Combine: out[t] = round(sum over slots k of weights[t,k]*y[rowOf[t,k]]); weights nil: of y alone.
-func (d *Ops) Combine(out, y, weights, rowOf kernels.Tensor) {
+// Combine: out[t] = round(residual[t] + round(sum over slots k of weights[t,k]*y[rowOf[t,k]])); weights nil: of y
+// alone; residual nil: the sum alone.
+func (d *Ops) Combine(out, residual, y, weights, rowOf kernels.Tensor) {
 	launchCombine(d.Context, driver.Suffix(out), driver.ElementGrid(out.Rows, out.Cols), driver.ElementThreads, 0, out,
-		y, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, y.Stride)
+		residual, y, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, residual.Stride, y.Stride)
 }
 
 // CombineBackward, of n pairs p = t*K + slot: with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and
@@ -24,9 +25,10 @@ func (d *Ops) CombineBackward(dy, dweights, dout, y, weights, pair, row kernels.
 }
 
 // CombinePeers is Combine of rows that several cards have computed.
-func (d *Ops) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
+func (d *Ops) CombinePeers(out, residual kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
 	launchCombinePeers(d.Context, driver.Suffix(out), driver.ElementGrid(out.Rows, out.Cols), driver.ElementThreads, 0,
-		owners(y), out, y.Offsets, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, out.Cols)
+		owners(y), out, residual, y.Offsets, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride,
+		residual.Stride, out.Cols)
 }
 
 // TakePeers: out[i] = y[rowOf[i]] of rows that several cards have computed.

@@ -54,24 +54,27 @@ var (
 )
 
 // launchCombine enqueues a kernel of combine.cu: combine_f32, combine_bf16.
-func launchCombine[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, out P1, y P2, weights P3, rowOf P4, rows, cols, k, os, ys int) {
+func launchCombine[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, out P1, residual P2, y P3, weights P4, rowOf P5, rows, cols, k, os, rs, ys int) {
 	params := struct {
-		out     cu.DevicePtr
-		y       cu.DevicePtr
-		weights cu.DevicePtr
-		rowOf   cu.DevicePtr
-		rows    int32
-		cols    int32
-		k       int32
-		os      int32
-		ys      int32
+		out      cu.DevicePtr
+		residual cu.DevicePtr
+		y        cu.DevicePtr
+		weights  cu.DevicePtr
+		rowOf    cu.DevicePtr
+		rows     int32
+		cols     int32
+		k        int32
+		os       int32
+		rs       int32
+		ys       int32
 	}{
-		out: driver.At(out), y: driver.At(y), weights: driver.AtType(weights, kernels.F32),
-		rowOf: driver.AtType(rowOf, kernels.I32), rows: driver.Int32(rows), cols: driver.Int32(cols),
-		k: driver.Int32(k), os: driver.Int32(os), ys: driver.Int32(ys),
+		out: driver.At(out), residual: driver.At(residual), y: driver.At(y),
+		weights: driver.AtType(weights, kernels.F32), rowOf: driver.AtType(rowOf, kernels.I32),
+		rows: driver.Int32(rows), cols: driver.Int32(cols), k: driver.Int32(k), os: driver.Int32(os),
+		rs: driver.Int32(rs), ys: driver.Int32(ys),
 	}
-	ctx.Launch("combine"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:52])
+	ctx.Launch("combine"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:64])
 }
 
 // launchCombineBackward enqueues a kernel of combine.cu: combine_backward_f32, combine_backward_bf16.
@@ -102,26 +105,29 @@ func launchCombineBackward[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *drive
 }
 
 // launchCombinePeers enqueues a kernel of combine.cu: combine_peers_f32, combine_peers_bf16.
-func launchCombinePeers[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, parts *combineParts, out P1, offsets P2, weights P3, rowOf P4, rows, cols, k, os, ys int) {
+func launchCombinePeers[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, parts *combineParts, out P1, residual P2, offsets P3, weights P4, rowOf P5, rows, cols, k, os,
+	rs, ys int) {
 	params := struct {
-		parts   combineParts
-		out     cu.DevicePtr
-		offsets cu.DevicePtr
-		weights cu.DevicePtr
-		rowOf   cu.DevicePtr
-		rows    int32
-		cols    int32
-		k       int32
-		os      int32
-		ys      int32
+		parts    combineParts
+		out      cu.DevicePtr
+		residual cu.DevicePtr
+		offsets  cu.DevicePtr
+		weights  cu.DevicePtr
+		rowOf    cu.DevicePtr
+		rows     int32
+		cols     int32
+		k        int32
+		os       int32
+		rs       int32
+		ys       int32
 	}{
-		parts: *parts, out: driver.At(out), offsets: driver.AtType(offsets, kernels.I32),
-		weights: driver.AtType(weights, kernels.F32), rowOf: driver.AtType(rowOf, kernels.I32),
-		rows: driver.Int32(rows), cols: driver.Int32(cols), k: driver.Int32(k), os: driver.Int32(os),
-		ys: driver.Int32(ys),
+		parts: *parts, out: driver.At(out), residual: driver.At(residual),
+		offsets: driver.AtType(offsets, kernels.I32), weights: driver.AtType(weights, kernels.F32),
+		rowOf: driver.AtType(rowOf, kernels.I32), rows: driver.Int32(rows), cols: driver.Int32(cols),
+		k: driver.Int32(k), os: driver.Int32(os), rs: driver.Int32(rs), ys: driver.Int32(ys),
 	}
-	ctx.Launch("combine_peers"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:252])
+	ctx.Launch("combine_peers"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:264])
 }
 
 // launchDispatchCount enqueues a kernel of dispatch.cu: dispatch_count.

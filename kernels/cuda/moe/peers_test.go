@@ -42,18 +42,20 @@ func TestPeers(t *testing.T) {
 				}
 				below, sums := blank(dtype, 3*tokens*k, cols), blank(dtype, tokens, cols)
 				plain, taken := blank(dtype, tokens, cols), blank(dtype, tokens*k, cols)
+				added, residual := blank(dtype, tokens, cols), plain
 				both, _ := cudatest.Ints(2*tokens, k, slices.Concat(rowOf, rowOf)).On(first)
 				on := first.(kernels.Transfers)
 				on.WaitEvents(second.(kernels.Transfers).Record())
 				on.GatherPeers(below, parts)
 				on.GatherPeers(both, []kernels.Tensor{ids, at})
 				three := kernels.PeerRows{Parts: parts, Base: []int{0, 0, 0}, Offsets: offsets, First: []int{0, 2, 3}}
-				on.CombinePeers(sums, three, w, at)
+				on.CombinePeers(sums, kernels.Tensor{}, three, w, at)
 				cut := []kernels.Tensor{parts[0].RowRange(0, 9), parts[1].RowRange(0, tokens*k-9)}
 				two := kernels.PeerRows{Parts: cut, Base: []int{0, 9}, Offsets: offsets, First: []int{0, 1}}
-				on.CombinePeers(plain, two, kernels.Tensor{}, at)
+				on.CombinePeers(plain, kernels.Tensor{}, two, kernels.Tensor{}, at)
+				on.CombinePeers(added, residual, two, w, at)
 				on.TakePeers(taken, two, at.Reshape(1, tokens*k))
-				for _, t := range []kernels.Tensor{below, both, sums, plain, taken} {
+				for _, t := range []kernels.Tensor{below, both, sums, plain, added, taken} {
 					raw := make([]byte, t.Bytes())
 					first.Read(raw, t)
 					all = append(all, raw...)

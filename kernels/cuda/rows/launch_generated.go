@@ -166,6 +166,36 @@ func launchAddBlocks[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int
 	ctx.Launch("add_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:36])
 }
 
+// launchAddRmsNorm enqueues a kernel of norm.cu: add_rms_norm_8x2_f32, add_rms_norm_8x2_bf16, add_rms_norm_8x4_f32,
+// add_rms_norm_8x4_bf16, add_rms_norm_8x8_f32, add_rms_norm_8x8_bf16, add_rms_norm_4x16_f32, add_rms_norm_4x16_bf16,
+// add_rms_norm_2x32_f32, add_rms_norm_2x32_bf16, add_rms_norm_2x8_f32, add_rms_norm_2x8_bf16, add_rms_norm_2x16_f32,
+// add_rms_norm_2x16_bf16, add_rms_norm_1x16_f32, add_rms_norm_1x16_bf16, add_rms_norm_1x64_f32, add_rms_norm_1x64_bf16.
+func launchAddRmsNorm[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, out P1, sum P2, rstd P3, a P4, b P5, w P6, rows, n, os, ss, as, bs int, eps float32,
+	plusOne int) {
+	params := struct {
+		out     cu.DevicePtr
+		sum     cu.DevicePtr
+		rstd    cu.DevicePtr
+		a       cu.DevicePtr
+		b       cu.DevicePtr
+		w       cu.DevicePtr
+		rows    int32
+		n       int32
+		os      int32
+		ss      int32
+		as      int32
+		bs      int32
+		eps     float32
+		plusOne int32
+	}{
+		out: driver.At(out), sum: driver.At(sum), rstd: driver.AtType(rstd, kernels.F32), a: driver.At(a),
+		b: driver.At(b), w: driver.At(w), rows: driver.Int32(rows), n: driver.Int32(n), os: driver.Int32(os),
+		ss: driver.Int32(ss), as: driver.Int32(as), bs: driver.Int32(bs), eps: eps, plusOne: driver.Int32(plusOne),
+	}
+	ctx.Launch("add_rms_norm"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:80])
+}
+
 // launchAddRows enqueues a kernel of norm.cu: add_rows.
 func launchAddRows[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, sums P1,
 	parts P2, blocks P3, n int) {
@@ -1015,12 +1045,17 @@ func launchZero[P1 driver.Operand](ctx *driver.Context, variant string, grid [3]
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
 	"accumulate", "adamw_bf16", "adamw_f32", "add_bf16", "add_bias_bf16_bf16", "add_bias_bf16_f32",
-	"add_bias_f32_bf16", "add_bias_f32_f32", "add_blocks", "add_f32", "add_rows", "add_runs", "bias_grad_bf16",
-	"bias_grad_f32", "clamped_swiglu_backward_bf16", "clamped_swiglu_backward_f32", "clamped_swiglu_bf16",
-	"clamped_swiglu_f32", "clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16", "draw_codes_e2m1",
-	"draw_codes_e4m3", "draw_codes_int4", "draw_constant_bf16", "draw_constant_f32", "draw_normal_bf16",
-	"draw_normal_f32", "draw_scales", "draw_uniform_bf16", "draw_uniform_f32", "dropout_bf16", "dropout_f32",
-	"embed_backward_bf16", "embed_backward_f32", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
+	"add_bias_f32_bf16", "add_bias_f32_f32", "add_blocks", "add_f32", "add_rms_norm_1x16_bf16",
+	"add_rms_norm_1x16_f32", "add_rms_norm_1x64_bf16", "add_rms_norm_1x64_f32", "add_rms_norm_2x16_bf16",
+	"add_rms_norm_2x16_f32", "add_rms_norm_2x32_bf16", "add_rms_norm_2x32_f32", "add_rms_norm_2x8_bf16",
+	"add_rms_norm_2x8_f32", "add_rms_norm_4x16_bf16", "add_rms_norm_4x16_f32", "add_rms_norm_8x2_bf16",
+	"add_rms_norm_8x2_f32", "add_rms_norm_8x4_bf16", "add_rms_norm_8x4_f32", "add_rms_norm_8x8_bf16",
+	"add_rms_norm_8x8_f32", "add_rows", "add_runs", "bias_grad_bf16", "bias_grad_f32",
+	"clamped_swiglu_backward_bf16", "clamped_swiglu_backward_f32", "clamped_swiglu_bf16", "clamped_swiglu_f32",
+	"clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16", "draw_codes_e2m1", "draw_codes_e4m3",
+	"draw_codes_int4", "draw_constant_bf16", "draw_constant_f32", "draw_normal_bf16", "draw_normal_f32",
+	"draw_scales", "draw_uniform_bf16", "draw_uniform_f32", "dropout_bf16", "dropout_f32", "embed_backward_bf16",
+	"embed_backward_f32", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
 	"fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32", "fake_quantize_int4_bf16_bf16",
 	"fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16", "fake_quantize_int4_f32_f32",
 	"fake_quantize_mxfp4_bf16_bf16", "fake_quantize_mxfp4_bf16_f32", "fake_quantize_mxfp4_f32_bf16",

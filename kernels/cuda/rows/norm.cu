@@ -1,13 +1,33 @@
-// RMSNorm and its gradient: a team of threads for a row (team.cuh). Bound: the bytes of x, out, dy and dx.
+// RMSNorm, that of a sum, and its gradient: a team of threads for a row (team.cuh). Bound: the bytes of x, out, dy and
+// dx.
 //   rstd = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w), x*rstd rounded by Definition.Norm; w is float32(1 + w)
 //   where the weight is stored so
+//   AddRMSNorm: sum = round(a + b), and RMSNorm of sum as it is stored
 //   dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), g = dy*w, xh = x*rstd; dw[j] += dy*xh, a sum over rows
 #include "team.cuh"
 
-// A team for a row, kept in registers as K times C columns a thread; TEAMS teams are a block.
-template <int C, int K, int TEAMS, class T>
-__device__ inline void rms_norm(T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps,
-                                int plus_one) {
+// add_row adds a row b to a thread's columns of another, rounds them as they are stored, and writes them to sum.
+template <int C, int K, class T>
+__device__ inline void add_row(Columns<T, C>* row, T* sum, const T* b, int col, int n) {
+  Columns<T, C> other[K];
+#pragma unroll
+  for (int k = 0; k < K; k++) other[k].load(b + col + k * kLanes, col + k * kLanes < n);
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    float v[C], u[C];
+    row[k].values(v), other[k].values(u);
+#pragma unroll
+    for (int j = 0; j < C; j++) v[j] = v[j] + u[j];
+    row[k].round(v);
+    if (int i = col + k * kLanes; i < n) row[k].store(sum + i);
+  }
+}
+
+// A team for a row, kept in registers as K times C columns a thread; TEAMS teams are a block. With ADD the row is
+// x + b, rounded, which goes to sum_out too.
+template <bool ADD, int C, int K, int TEAMS, class T>
+__device__ inline void rms_norm(T* out, T* sum_out, float* rstd, const T* x, const T* b, const T* w, int rows, int n,
+                                int os, int ss, int xs, int bs, float eps, int plus_one) {
   __shared__ __align__(16) float lanes[TEAMS][C == kEight ? 1 : 2 * kLanes];
   Team<C> team;
   size_t r = (size_t)blockIdx.x * TEAMS + team.id;
@@ -20,6 +40,7 @@ __device__ inline void rms_norm(T* out, float* rstd, const T* x, const T* w, int
     row[k].load(x + i, i < n);
     scale[k].load(w + i, i < n);
   }
+  if constexpr (ADD) add_row<C, K>(row, sum_out + r * ss, b + r * bs, team.col, n);
   float sum[C], base = weight_base(plus_one);
 #pragma unroll
   for (int j = 0; j < C; j++) sum[j] = 0.f;
@@ -131,10 +152,15 @@ __device__ inline void rms_norm_backward(float* runs, T* dx, float* sums, const 
 
 extern __shared__ float runs[];
 
-#define FORWARD_OF(C, K, TEAMS, many, T, suffix)                                                               \
-  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many) rms_norm_##C##x##K##suffix(              \
-      T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps, int plus_one) { \
-    rms_norm<C, K, TEAMS>(out, rstd, x, w, rows, n, os, xs, eps, plus_one);                                    \
+#define FORWARD_OF(C, K, TEAMS, many, T, suffix)                                                                      \
+  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many) rms_norm_##C##x##K##suffix(                     \
+      T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps, int plus_one) {        \
+    rms_norm<false, C, K, TEAMS>(out, (T*)nullptr, rstd, x, (T*)nullptr, w, rows, n, os, 0, xs, 0, eps, plus_one);    \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many < 3 ? many : many - 1)                           \
+      add_rms_norm_##C##x##K##suffix(T* out, T* sum, float* rstd, const T* a, const T* b, const T* w, int rows, int n, \
+                                     int os, int ss, int as, int bs, float eps, int plus_one) {                       \
+    rms_norm<true, C, K, TEAMS>(out, sum, rstd, a, b, w, rows, n, os, ss, as, bs, eps, plus_one);                     \
   }
 #define FORWARD(C, K, TEAMS, many) FORWARD_OF(C, K, TEAMS, 1, float, _f32) FORWARD_OF(C, K, TEAMS, many, u16, _bf16)
 

@@ -54,13 +54,25 @@ func normShapeOf(shapes []normShape, rows ...kernels.Tensor) normShape {
 
 // RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
 func (d *Ops) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
-	shapes := normShapes
-	if x.Rows < 8*d.Processors { // a warp for each would leave processors idle
-		shapes = slices.Concat(normFewShapes, normShapes)
-	}
-	s := normShapeOf(shapes, x, out, w)
+	s := normShapeOf(d.normShapes(x.Rows), x, out, w)
 	launchRmsNorm(d.Context, fmt.Sprintf("_%s%s", s, driver.Suffix(x)), [3]int{driver.Blocks(x.Rows, s.teams), 1, 1},
 		s.threads(), 0, out, rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, driver.Flag(norm.PlusOne))
+}
+
+// AddRMSNorm: sum = round(a + b), and RMSNorm of sum. sum may be a or b.
+func (d *Ops) AddRMSNorm(out, sum, rstd, a, b, w kernels.Tensor, norm kernels.Norm) {
+	s := normShapeOf(d.normShapes(a.Rows), a, b, sum, out, w)
+	launchAddRmsNorm(d.Context, fmt.Sprintf("_%s%s", s, driver.Suffix(a)),
+		[3]int{driver.Blocks(a.Rows, s.teams), 1, 1}, s.threads(), 0, out, sum, rstd, a, b, w, a.Rows, a.Cols,
+		out.Stride, sum.Stride, a.Stride, b.Stride, norm.Eps, driver.Flag(norm.PlusOne))
+}
+
+// normShapes are those to choose from for so many rows.
+func (d *Ops) normShapes(rows int) []normShape {
+	if rows < 8*d.Processors { // a warp for each would leave processors idle
+		return slices.Concat(normFewShapes, normShapes)
+	}
+	return normShapes
 }
 
 // RMSNormBackward adds to dx [T, n] and to dw F32 [1, n], which may be nil.

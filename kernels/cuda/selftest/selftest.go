@@ -257,7 +257,8 @@ func runMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tens
 	}
 	d.Dispatch(p, expertIDs, []int32{0, rows})
 	out := mem.New(kernels.F32, rows, width)
-	d.Combine(out, random(d, mem, r, kernels.F32, rows*k, width, 0), weights, p.RowOf)
+	d.Combine(out, kernels.Tensor{}, random(d, mem, r, kernels.F32, rows*k, width, 0), weights, p.RowOf)
+	d.Combine(out, out, random(d, mem, r, kernels.F32, rows*k, width, 0), weights, p.RowOf)
 	return out
 }
 
