@@ -1,11 +1,66 @@
 package kernels
 
+import "math"
+
 // KeyPart is a part of the work of dk and dv: some queries continue the chains of some keys.
 type KeyPart struct {
 	From, To int      // rows of the queries
 	Keys     [][2]int // ranges [from, to) of rows of the keys, none in two of them
 	Begins   bool     // the queries are the first: chains begin from +0
 	Ends     bool     // they are the last: the gradients are written
+}
+
+// KeyWork is what the queries of a part have to do with its keys: pairs of a query and a key that it may read; those on
+// its list, where any key is as likely as another; and tiles of mostKeyTile keys, each counted for each query that
+// reaches it.
+type KeyWork struct{ Pairs, Listed, Reached float64 }
+
+// Work counts those of a layout of whole sequences, with lists of at most so many keys.
+func (p KeyPart) Work(l *Layout, most int) (w KeyWork) {
+	for _, keys := range p.Keys {
+		for _, s := range l.Spans {
+			first, end := float64(max(keys[0]-s.Row, 0)), float64(min(keys[1]-s.Row, s.Rows))
+			from, to := float64(max(p.From-s.Row, 0)), float64(min(p.To-s.Row, s.Rows))
+			if first < end && max(first, from) < to {
+				w.among(first, max(from, first), min(to, end), float64(most))
+				w.behind(end-first, max(from, end), to, float64(most))
+			}
+			for at := first; at < end; at += mostKeyTile {
+				w.Reached += max(0, to-max(from, at))
+			}
+		}
+	}
+	return w
+}
+
+// among adds queries [from, to) among keys from `first` on: those that list all keys, then the others.
+func (w *KeyWork) among(first, from, to, most float64) {
+	if from >= to {
+		return
+	}
+	all := min(max(from, most), to)
+	w.Pairs += (to - from) * (from + to + 1 - 2*first) / 2
+	w.Listed += (all-from)*(from+all+1-2*first)/2 + most*((to-all)-first*math.Log(to/all))
+}
+
+// behind adds queries [from, to) behind so many keys.
+func (w *KeyWork) behind(keys, from, to, most float64) {
+	if from >= to {
+		return
+	}
+	all := min(max(from, most), to)
+	w.Pairs += keys * (to - from)
+	w.Listed += keys * (all - from + most*math.Log(to/all))
+}
+
+// What dk and dv along lists take on a GPU, in pairs of a tile of all pairs (0.6 ns each on an H200 for 64 heads), for
+// each 64 heads: an entry of a list, and a tile of keys that a query reaches. Of 8,192 queries, see absorbed_listed.cu.
+const listedHeads, listedEntry, listedTile = 64, 5.4, 10
+
+// AlongLists is how many pairs take a GPU as long as going along lists instead.
+func (w KeyWork) AlongLists(heads int) float64 {
+	blocks := (heads + listedHeads - 1) / listedHeads
+	return (listedEntry*w.Listed + listedTile*w.Reached) * float64(blocks*listedHeads) / float64(heads)
 }
 
 // DividedAttention is [Device.AttentionBackward] and [SparseAttention.SparseAttendBackward] of sequences whose rows

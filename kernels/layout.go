@@ -31,7 +31,7 @@ type Layout struct {
 func (l *Layout) Rows() int { return int(l.Segments[len(l.Segments)-1]) }
 
 // Keys of a tile that one of several devices takes of a sequence, at least and at most.
-const leastKeyTile, mostKeyTile = 16, 1536
+const leastKeyTile, mostKeyTile = 16, 1408
 
 // DealKeys is ranges of rows of keys for each of several devices, in tiles from position 0 of each sequence. In two
 // rounds of tiles they come in both orders, so that devices have as much work where earlier keys have more. There are

@@ -146,4 +146,11 @@ void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes
   block()->events.push_back({barrier(bar), box(m, to, corner), (int)(m.rows * m.row_bytes)});
 }
 
+void cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes(u32 to, const void* from, int bytes, u32 bar) {
+  if (to % 16 || (u64)from % 16 || bytes <= 0 || bytes % 16)
+    fail("a bulk copy of %d bytes from %p to %u of shared memory: all must be multiples of 16", bytes, from, to);
+  Copy all = {(char*)shared(to), (const char*)from, bytes, bytes};
+  block()->events.push_back({barrier(bar), {start(all)}, bytes});
+}
+
 }  // namespace ptx

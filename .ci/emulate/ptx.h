@@ -112,6 +112,7 @@ void cp_async_wait_group(int left);
 void cp_async_mbarrier_arrive_noinc_shared_b64(u32 bar);
 void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes(u32 to, const void* map, Values<3> at,
                                                                                  u32 bar);
+void cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes(u32 to, const void* from, int bytes, u32 bar);
 
 // Matrices of 8 x 8 elements of 16 bits that a warp holds or reads.
 inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(u32* r, u32 address) {

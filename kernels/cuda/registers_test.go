@@ -48,8 +48,9 @@ func stacks(t *testing.T, code []byte) map[string]uint32 {
 func TestRegisters(t *testing.T) {
 	names := []string{"absorbed.cu", "absorbed_backward.cu", "absorbed_target.cu"}
 	for arch, names := range map[string][]string{"sm_90a": append(names, "absorbed_wide.cu", "absorbed_dq_wide.cu",
-		"absorbed_dkv_wide.cu", "attention_wide.cu", "attention_wide_256.cu", "attention_backward_wide.cu",
-		"attention_backward_256.cu", "weightgrad_wgmma.cu", "fakequantize.cu"), "sm_100a": names} {
+		"absorbed_dkv_wide.cu", "absorbed_listed.cu", "attention_wide.cu", "attention_wide_256.cu",
+		"attention_backward_wide.cu", "attention_backward_256.cu", "weightgrad_wgmma.cu", "fakequantize.cu"),
+		"sm_100a": names} {
 		for _, exp2 := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 			def := kernels.Default()
 			def.Exp2 = exp2

@@ -206,7 +206,7 @@ func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tens
 	selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	queries, _ := divided(a)
 	d.attentionPart(queries, AttentionBackward, kv, l, selected.Cols, a, dq, dout, out, lse, q, selected)
-	d.keyGrad(kv, l, a, kernels.KeyPart{To: l.Rows(), Keys: [][2]int{{0, l.Rows()}}}, dk, dv, dout, out,
+	d.keyGrad(kv, l, selected.Cols, a, kernels.KeyPart{To: l.Rows(), Keys: [][2]int{{0, l.Rows()}}}, dk, dv, dout, out,
 		lse, q, selected)
 }
 
@@ -234,7 +234,7 @@ func (d *Device) AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q kernels.Tens
 	if part.Ends {
 		tensors = append(tensors, own(dk), own(dv))
 	}
-	d.keyGrad(kv, l, a, part, tensors...)
+	d.keyGrad(kv, l, selected.Cols, a, part, tensors...)
 }
 
 // Operations of [kernels.IndexerLoss].

@@ -130,21 +130,42 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// Parts of dk and dv have together what one call has.
+// Parts of dk and dv have together what one call has, of all pairs and of those on lists.
 func TestKeyParts(t *testing.T) {
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 5000}, {Row: 5000, Rows: 70}}, Segments: []int32{0, 5070}}
-	want, _ := keysOf(l, 0)
-	whole, parts := pairsOf(l, kernels.KeyPart{To: 5070}, [2]int{0, 5070}), 0.0
-	cuts := []int{0, 1000, 1001, 4999, 5070}
-	for i, from := range cuts[:4] {
-		for _, keys := range l.DealKeys(3) {
-			for _, k := range keys {
-				parts += pairsOf(l, kernels.KeyPart{From: from, To: cuts[i+1]}, k)
+	for _, most := range []int{64, l.Rows()} {
+		pairs, _ := keysOf(l, 0)
+		listed, _ := keysOf(l, most)
+		whole, parts := kernels.KeyPart{To: 5070, Keys: [][2]int{{0, 5070}}}.Work(l, most), kernels.KeyWork{}
+		cuts := []int{0, 1000, 1001, 4999, 5070}
+		for i, from := range cuts[:4] {
+			for _, keys := range l.DealKeys(3) {
+				w := kernels.KeyPart{From: from, To: cuts[i+1], Keys: keys}.Work(l, most)
+				parts.Pairs, parts.Listed = parts.Pairs+w.Pairs, parts.Listed+w.Listed
+			}
+		}
+		for _, w := range []kernels.KeyWork{whole, parts} {
+			if math.Abs(w.Pairs/pairs-1) > 1e-9 || math.Abs(w.Listed/listed-1) > 1e-3 {
+				t.Errorf("lists of %d: %+v, want %v pairs, %v of them listed", most, w, pairs, listed)
 			}
 		}
 	}
-	if whole != want || parts != want {
-		t.Errorf("%v pairs, %v in parts, want %v", whole, parts, want)
+}
+
+// Of a long sequence dk and dv go along lists, of a short one they are of all pairs.
+func TestAlongLists(t *testing.T) {
+	a := kernels.Attn{Heads: 64, KVHeads: 1, HeadDim: 576, ValueDim: 512, Latent: true}
+	flops := func(rows, most int) float64 {
+		l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0, int32(rows)}}
+		return counted(func(d *Device, _ *kernels.Arena) {
+			d.keyGrad(kernels.KV{}, l, most, a, kernels.KeyPart{To: rows, Keys: [][2]int{{0, rows}}})
+		}).FLOPs()
+	}
+	if x, y := flops(4096, 2048), flops(4096, 0); x != y {
+		t.Errorf("lists of 4,096 rows: %g FLOPs, want %g", x, y)
+	}
+	if x, y := flops(262144, 2048), flops(262144, 0); x > y/8 || x < y/16 {
+		t.Errorf("lists of 262,144 rows: %g FLOPs of %g", x, y)
 	}
 }
 

@@ -42,6 +42,14 @@ type queryLists struct {
 	params absorbedLists
 }
 
+// end is the number behind the queries of a sequence.
+func (n *numberedQueries) end(sequence int) int {
+	if sequence+1 < len(n.sequences) {
+		return int(n.sequences[sequence+1].start)
+	}
+	return n.queries
+}
+
 // listQueries numbers queries, those with the longest lists first; indices nil: of all keys.
 func (d *Ops) listQueries(kv kernels.KV, indices kernels.Tensor, l *kernels.Layout) *queryLists {
 	numbered := d.numbered.of(kv.PageRows, l, 0, func() *numberedQueries { return numberQueries(l, kv.PageRows) })

@@ -4,6 +4,7 @@ package attention
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/cu"
 
@@ -41,17 +42,23 @@ func (g *absorbedGradients) compute(out kernels.Tensor, kv kernels.KV, indices k
 	d, a, width, own := g.d, g.a, 0, 0
 	g.k, g.rows = kv.K, queries.Rows()
 	g.lists = d.listQueries(kv, indices, queries)
-	if !indices.IsNil() && !g.dk.IsNil() {
+	listed := !indices.IsNil() && !g.dk.IsNil()
+	along := listed && d.absorbedWide(a) && g.shortLists()
+	if listed && !along {
 		width = driver.Blocks(longest(queries), absorbedBackwardPart)
 	}
 	if !out.IsNil() {
 		own = g.rows * a.Heads
 	}
 	var wide wideGradients
-	if d.absorbedWide(a) {
+	var lists listedGradients
+	switch {
+	case along:
+		lists = g.planListed()
+	case d.absorbedWide(a):
 		wide = g.planWide(width > 0)
 	}
-	parts := d.Floats(append([]int{own, g.rows * width}, wide.floats()...)...)
+	parts := d.Floats(slices.Concat([]int{own, g.rows * width}, wide.floats(), lists.floats())...)
 	if own > 0 {
 		g.delta = parts[0]
 		launchAttentionDelta(d.Context, driver.WarpGrid(own), driver.WarpThreads, 0, g.delta, g.dout, out, g.rows,
@@ -62,10 +69,13 @@ func (g *absorbedGradients) compute(out kernels.Tensor, kv kernels.KV, indices k
 		grid := [3]int{driver.Blocks(g.lists.queries, driver.WarpThreads), driver.Blocks(width, absorbedMasks), 1}
 		launchAbsorbedMasks(d.Context, grid, driver.WarpThreads, 0, &g.lists.params, g.masks, g.lists.queries, g.rows)
 	}
-	if d.absorbedWide(a) {
+	switch {
+	case along:
+		g.listed(&lists, parts[5:])
+	case d.absorbedWide(a):
 		g.queriesWide(&wide, parts[2])
 		g.keysWide(&wide, parts[2:])
-	} else {
+	default:
 		g.portable()
 	}
 }

@@ -66,15 +66,25 @@ func (g *absorbedGradients) planWide(listed bool) (w wideGradients) {
 
 // queriesWide is dq by wgmma.
 func (g *absorbedGradients) queriesWide(w *wideGradients, scratch cu.DevicePtr) {
-	d, a := g.d, g.a
 	for _, c := range w.calls {
-		grid := [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), 1}
-		launchAbsorbedDsWide(d.Context, "_576_512", grid, dsThreads, dsShared, &g.lists.params, scratch, g.dout, g.lse,
-			g.delta, g.q, g.k, c.first, a.Heads, c.splits, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride,
-			scoreScale(a), float32(a.Scale))
-		launchAbsorbedDqWide(d.Context, "_576_512", grid, dqThreads, dqShared, &g.lists.params, g.dq, scratch, g.k,
-			c.first, a.Heads, c.splits, g.dq.Stride, g.k.Stride)
+		g.slopes(c, scratch, 0)
+		g.queryGrads(c, scratch)
 	}
+}
+
+// slopes is dS along the lists of a call, and P where it has a place.
+func (g *absorbedGradients) slopes(c absorbedCall, ds, p cu.DevicePtr) {
+	a, grid := g.a, [3]int{c.count, driver.Blocks(g.a.Heads, absorbedHeads), 1}
+	launchAbsorbedDsWide(g.d.Context, "_576_512", grid, dsThreads, dsShared, &g.lists.params, ds, p, g.dout, g.lse,
+		g.delta, g.q, g.k, c.first, a.Heads, c.splits, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride,
+		scoreScale(a), float32(a.Scale))
+}
+
+// queryGrads is dq of a call from its dS.
+func (g *absorbedGradients) queryGrads(c absorbedCall, ds cu.DevicePtr) {
+	grid := [3]int{c.count, driver.Blocks(g.a.Heads, absorbedHeads), 1}
+	launchAbsorbedDqWide(g.d.Context, "_576_512", grid, dqThreads, dqShared, &g.lists.params, g.dq, ds, g.k, c.first,
+		g.a.Heads, c.splits, g.dq.Stride, g.k.Stride)
 }
 
 // keysWide is dk and dv by wgmma; parts are the pieces of w.floats.

@@ -1,6 +1,7 @@
 // dq of absorbed latent attention of 576 and 512 columns with Hopper's wgmma: rules as in absorbed_backward.cu, in two
-// kernels. absorbed_ds_wide computes dS of a query and 64 of its heads along its list; absorbed_dq_wide adds dS K. dS
-// goes through memory in bf16, which it is rounded to as an operand anyway.
+// kernels. absorbed_ds_wide computes dS of a query and 64 of its heads along its list, and P' where dk and dv go along
+// lists too (absorbed_listed.cu); absorbed_dq_wide adds dS K. dS goes through memory in bf16, which it is rounded to as
+// an operand anyway.
 //
 // One kernel does not hold both: q and dout of 64 heads take 136 KB of shared memory and dq 144 KB of registers, and 64
 // keys that wait for their dS take 72 KB more. Alone, the first kernel gives a box of 64 keys and 64 columns back as
@@ -16,11 +17,11 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int kGradBoxes = kValues / 64;
-constexpr int kTile = kRows * kHeads;  // elements of dS of 64 entries: rows are heads, swizzled as wgmma reads them
+constexpr int kTile = kRows * kHeads;  // elements of dS of 64 entries: rows are entries, swizzled as wgmma reads them
 
 // tile_of is where dS of a block of 64 entries lies; a query has room for `most` blocks.
-__device__ inline u16* tile_of(u16* ds, int block, int most) {
-  return ds + (((size_t)blockIdx.x * gridDim.y + blockIdx.y) * most + block) * kTile;
+__device__ inline size_t tile_of(int block, int most) {
+  return (((size_t)blockIdx.x * gridDim.y + blockIdx.y) * most + block) * kTile;
 }
 
 constexpr int kSlots = 11;       // boxes of keys in shared memory
@@ -105,10 +106,15 @@ __device__ inline void multiply(float (&s)[8][4], float (&e)[8][4], const Boxes&
   boxes.release(last);
 }
 
-// absorbed_ds_wide: dS bf16 [queries, head blocks, most, 64 heads, 64 entries], queries from `first` on. Two consumer
-// warpgroups take the even and the odd blocks of 64 entries: one computes p and dS while the other multiplies.
+// store_entries rounds 8 heads x 8 entries, of which the warp has heads as rows, to rows of entries; a thread's pair
+// goes to `to`.
+__device__ inline void store_entries(char* to, const float* x) { *(u32*)to = transposed(pair(x[0], x[1])); }
+
+// absorbed_ds_wide: dS, and P' unless p is nil, bf16 [queries, head blocks, most, 64 entries, 64 heads], queries from
+// `first` on. Two consumer warpgroups take the even and the odd blocks of 64 entries: one computes p and dS while the
+// other multiplies.
 extern "C" __global__ void __launch_bounds__(2 * 128 + kProducers, 1)
-    absorbed_ds_wide_576_512(const Lists lists, u16* ds, const u16* dout, const float* lse, const float* delta,
+    absorbed_ds_wide_576_512(const Lists lists, u16* ds, u16* p, const u16* dout, const float* lse, const float* delta,
                              const u16* q, const u16* k, int first, int heads, int most, int douts, int lses, int qs,
                              int ks, float c, float scale) {
   __shared__ u64 full[kSlots], empty[kSlots];
@@ -142,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(2 * 128 + kProducers, 1)
   for (int b = team; b * kRows < query.entries; b += 2, slot.next(kBoxes)) {
     float s[8][4], e[8][4];
     multiply(s, e, boxes, slot, describe(shared), describe(grads));
-    char* to = (char*)tile_of(ds, b, most);
+    size_t tile = tile_of(b, most);
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -152,7 +158,9 @@ extern "C" __global__ void __launch_bounds__(2 * 128 + kProducers, 1)
           bool in = b * kRows + j * 8 + lane % 4 * 2 + w < query.entries;
           gradients(s[j][2 * h + w], e[j][2 * h + w], in, c, own_lse[h], sum[h], scale);
         }
-        *(u32*)(to + swizzled(row + 8 * h, j) + lane % 4 * 4) = pair(e[j][2 * h], e[j][2 * h + 1]);
+        int to = swizzled(j * 8 + lane / 4, threadIdx.x % 128 / kWarp * 2 + h) + lane % 4 * 4;
+        store_entries((char*)(ds + tile) + to, e[j] + 2 * h);
+        if (p) store_entries((char*)(p + tile) + to, s[j] + 2 * h);
       }
   }
 }
@@ -192,7 +200,7 @@ extern "C" __global__ void __launch_bounds__((kTeams + 1) * 128, 1)
       g.rows(from, found, k, ks);
       barrier_wait(empty + slot, phase ^ 1);
       if (i % 2 == 0) {  // the place of the tile three before, whose stages are five and six back
-        const u16* tile = tile_of(ds, i / 2, most);
+        const u16* tile = ds + tile_of(i / 2, most);
 #pragma unroll
         for (int p = 0; p < kPanel; p += kGather * 16) {
           int at = p + threadIdx.x % kGather * 16;
@@ -214,11 +222,11 @@ extern "C" __global__ void __launch_bounds__((kTeams + 1) * 128, 1)
   for (int i = 0, last = 0; i < parts; i++, last = slot, next()) {
     barrier_wait(full + slot, phase);
     fence_async();
-    auto a = operand<kPanel>(slopes(i) + i % 2 * kPart * 2);
+    auto a = operand<kPanel>(slopes(i) + i % 2 * kPartBox);
     auto b = operand<kPartBox>(keys(slot) + team * (kOwn / 64) * kPartBox);
     wgmma_fence();
 #pragma unroll
-    for (int x = 0; x < kPart; x += 16) wgmma<kOwn, 0, 1>(g[0], a + (x * 2 >> 4), b + (x * 128 >> 4));
+    for (int x = 0; x < kPart; x += 16) wgmma<kOwn, 1, 1>(g[0], a + (x * 128 >> 4), b + (x * 128 >> 4));
     wgmma_commit();
     if (i == 0) continue;
     wgmma_wait<1>();

@@ -15,48 +15,54 @@ import (
 
 // Constants of the sources.
 const (
-	absorbedBackwardPart            = 32    // absorbed_backward.cu
-	absorbedDkvWideKeys             = 128   // absorbed_dkv_wide.cu
-	absorbedDkvWideNarrow           = 17    // absorbed_dkv_wide.cu
-	absorbedDkvWideStages           = 25    // absorbed_dkv_wide.cu
-	absorbedDkvWideUnit             = 8192  // absorbed_dkv_wide.cu
-	absorbedDkvWideWide             = 5     // absorbed_dkv_wide.cu
-	absorbedDqWideGradBoxes         = 8     // absorbed_dq_wide.cu
-	absorbedDqWidePartSize          = 36864 // absorbed_dq_wide.cu
-	absorbedDqWideParts             = 5     // absorbed_dq_wide.cu
-	absorbedDqWideProducers         = 256   // absorbed_dq_wide.cu
-	absorbedDqWideSlots             = 11    // absorbed_dq_wide.cu
-	absorbedDqWideTeams             = 3     // absorbed_dq_wide.cu
-	absorbedDqWideTiles             = 3     // absorbed_dq_wide.cu
-	absorbedHeads                   = 64    // absorbed.cuh
-	absorbedTargetPart              = 32    // absorbed_target.cu
-	absorbedThreads                 = 256   // absorbed.cuh
-	absorbedWideBoxes               = 9     // absorbed_wide.cuh
-	attentionBackward256HandBytes   = 16384 // attention_backward_256.cu
-	attentionBackward256Hands       = 2     // attention_backward_256.cu
-	attentionBackward256KeyStages   = 2     // attention_backward_256.cu
-	attentionBackward256Pair        = 65536 // attention_backward_256.cu
-	attentionBackward256QueryStages = 2     // attention_backward_256.cu
-	attentionBackward256Threads     = 256   // attention_backward_256.cu
-	attentionBackwardWideStages     = 3     // attention_backward_wide.cu
-	attentionBackwardWideTeams      = 2     // attention_backward_wide.cu
-	attentionDecodeMostSlots        = 12    // attention_decode.cuh
-	attentionDecodeTeam             = 4     // attention_decode.cuh
-	attentionRows                   = 64    // attention.cuh
-	attentionWide256Queries         = 32768 // attention_wide_256.cu
-	attentionWide256Slots           = 5     // attention_wide_256.cu
-	attentionWide256Total           = 132   // attention_wide_256.cu
-	attentionWideWideSlots          = 6     // attention_wide.cu
-	definitionLanes                 = 256   // definition.cuh
-	encodeINT4Group                 = 32    // encode.cuh
-	listsAlongThreads               = 256   // lists.cu
-	listsRing                       = 9     // lists.cu
-	listsUnionThreads               = 512   // lists.cu
-	rowsMoved                       = 1024  // rows.cuh
-	selectScoreKeys                 = 128   // select.cu
-	selectScoreThreads              = 256   // select.cu
-	selectThreads                   = 1024  // select.cu
-	warpgroupPanel                  = 8192  // warpgroup.cuh
+	absorbedBackwardPart            = 32     // absorbed_backward.cu
+	absorbedDkvWideKeys             = 128    // absorbed_dkv_wide.cu
+	absorbedDkvWideNarrow           = 17     // absorbed_dkv_wide.cu
+	absorbedDkvWideStages           = 25     // absorbed_dkv_wide.cu
+	absorbedDkvWideUnit             = 8192   // absorbed_dkv_wide.cu
+	absorbedDkvWideWide             = 5      // absorbed_dkv_wide.cu
+	absorbedDqWideGradBoxes         = 8      // absorbed_dq_wide.cu
+	absorbedDqWidePartSize          = 36864  // absorbed_dq_wide.cu
+	absorbedDqWideParts             = 5      // absorbed_dq_wide.cu
+	absorbedDqWideProducers         = 256    // absorbed_dq_wide.cu
+	absorbedDqWideSlots             = 11     // absorbed_dq_wide.cu
+	absorbedDqWideTeams             = 3      // absorbed_dq_wide.cu
+	absorbedDqWideTiles             = 3      // absorbed_dq_wide.cu
+	absorbedHeads                   = 64     // absorbed.cuh
+	absorbedListedAllShared         = 230528 // absorbed_listed.cu
+	absorbedListedAllThreads        = 192    // absorbed_listed.cu
+	absorbedListedBounds            = 3      // absorbed_listed.cu
+	absorbedListedChunk             = 32     // absorbed_listed.cu
+	absorbedListedChunks            = 34     // absorbed_listed.cu
+	absorbedListedTileKeys          = 1408   // absorbed_listed.cu
+	absorbedTargetPart              = 32     // absorbed_target.cu
+	absorbedThreads                 = 256    // absorbed.cuh
+	absorbedWideBoxes               = 9      // absorbed_wide.cuh
+	attentionBackward256HandBytes   = 16384  // attention_backward_256.cu
+	attentionBackward256Hands       = 2      // attention_backward_256.cu
+	attentionBackward256KeyStages   = 2      // attention_backward_256.cu
+	attentionBackward256Pair        = 65536  // attention_backward_256.cu
+	attentionBackward256QueryStages = 2      // attention_backward_256.cu
+	attentionBackward256Threads     = 256    // attention_backward_256.cu
+	attentionBackwardWideStages     = 3      // attention_backward_wide.cu
+	attentionBackwardWideTeams      = 2      // attention_backward_wide.cu
+	attentionDecodeMostSlots        = 12     // attention_decode.cuh
+	attentionDecodeTeam             = 4      // attention_decode.cuh
+	attentionRows                   = 64     // attention.cuh
+	attentionWide256Queries         = 32768  // attention_wide_256.cu
+	attentionWide256Slots           = 5      // attention_wide_256.cu
+	attentionWide256Total           = 132    // attention_wide_256.cu
+	attentionWideWideSlots          = 6      // attention_wide.cu
+	definitionLanes                 = 256    // definition.cuh
+	encodeINT4Group                 = 32     // encode.cuh
+	listsAlongThreads               = 256    // lists.cu
+	listsRing                       = 9      // lists.cu
+	listsUnionThreads               = 512    // lists.cu
+	rowsMoved                       = 1024   // rows.cuh
+	selectScoreKeys                 = 128    // select.cu
+	selectScoreThreads              = 256    // select.cu
+	selectThreads                   = 1024   // select.cu
+	warpgroupPanel                  = 8192   // warpgroup.cuh
 )
 
 // absorbedDkvWideKeyMaps is struct KeyMaps of absorbed_dkv_wide.cu.
@@ -74,6 +80,44 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyMaps{}.dout)-128]
 	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyMaps{}.p)-256]
 	_ = [1]bool{}[unsafe.Offsetof(absorbedDkvWideKeyMaps{}.ds)-384]
+)
+
+// absorbedListedChunkMaps is struct ChunkMaps of absorbed_listed.cu.
+type absorbedListedChunkMaps struct {
+	q    driver.TensorMap
+	dout driver.TensorMap
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(absorbedListedChunkMaps{})-256]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedChunkMaps{}.q)-0]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedChunkMaps{}.dout)-128]
+)
+
+// absorbedListedOwnKeys is struct OwnKeys of absorbed_listed.cu.
+type absorbedListedOwnKeys struct {
+	row    int32
+	at     int32
+	keys   int32
+	query  int32
+	from   int32
+	to     int32
+	begins int32
+	ends   int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(absorbedListedOwnKeys{})-32]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.row)-0]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.at)-4]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.keys)-8]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.query)-12]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.from)-16]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.to)-20]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.begins)-24]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedOwnKeys{}.ends)-28]
 )
 
 // absorbedLists is struct Lists of absorbed.cuh.
@@ -398,6 +442,38 @@ func launchAbsorbedDkv[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operand](ctx *d
 	ctx.Launch("absorbed_dkv"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:120])
 }
 
+// launchAbsorbedDkvListed enqueues a kernel of absorbed_listed.cu: absorbed_dkv_listed_576_512.
+func launchAbsorbedDkvListed[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string,
+	grid [3]int, threads, sharedBytes int, maps *absorbedListedChunkMaps, sums P1, dk P2, dv P3, ds P4, p P5,
+	firsts P6, tiles driver.Array[absorbedListedOwnKeys], indices P7, first, count, blocks, most, is, dks,
+	dvs int) {
+	params := struct {
+		maps    absorbedListedChunkMaps
+		sums    cu.DevicePtr
+		dk      cu.DevicePtr
+		dv      cu.DevicePtr
+		ds      cu.DevicePtr
+		p       cu.DevicePtr
+		firsts  cu.DevicePtr
+		tiles   driver.Array[absorbedListedOwnKeys]
+		indices cu.DevicePtr
+		first   int32
+		count   int32
+		blocks  int32
+		most    int32
+		is      int32
+		dks     int32
+		dvs     int32
+	}{
+		maps: *maps, sums: driver.AtType(sums, kernels.F32), dk: driver.AtType(dk, kernels.BF16),
+		dv: driver.AtType(dv, kernels.BF16), ds: driver.AtType(ds, kernels.BF16), p: driver.AtType(p, kernels.BF16),
+		firsts: driver.AtType(firsts, kernels.I32), tiles: tiles, indices: driver.AtType(indices, kernels.I32),
+		first: driver.Int32(first), count: driver.Int32(count), blocks: driver.Int32(blocks), most: driver.Int32(most),
+		is: driver.Int32(is), dks: driver.Int32(dks), dvs: driver.Int32(dvs),
+	}
+	ctx.Launch("absorbed_dkv_listed"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:348])
+}
+
 // launchAbsorbedDkvWide enqueues a kernel of absorbed_dkv_wide.cu: absorbed_dkv_wide_576_512.
 func launchAbsorbedDkvWide[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
 	sharedBytes int, maps *absorbedDkvWideKeyMaps, sums P1, dk P2, dv P3, tiles driver.Array[keyTile], flags P4,
@@ -474,12 +550,13 @@ func launchAbsorbedDqWide[P1, P2, P3 driver.Operand](ctx *driver.Context, varian
 }
 
 // launchAbsorbedDsWide enqueues a kernel of absorbed_dq_wide.cu: absorbed_ds_wide_576_512.
-func launchAbsorbedDsWide[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
-	threads, sharedBytes int, lists *absorbedLists, ds P1, dout P2, lse P3, delta P4, q P5, k P6, first, heads,
-	most, douts, lses, qs, ks int, c, scale float32) {
+func launchAbsorbedDsWide[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
+	threads, sharedBytes int, lists *absorbedLists, ds P1, p P2, dout P3, lse P4, delta P5, q P6, k P7, first,
+	heads, most, douts, lses, qs, ks int, c, scale float32) {
 	params := struct {
 		lists absorbedLists
 		ds    cu.DevicePtr
+		p     cu.DevicePtr
 		dout  cu.DevicePtr
 		lse   cu.DevicePtr
 		delta cu.DevicePtr
@@ -495,13 +572,13 @@ func launchAbsorbedDsWide[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Con
 		c     float32
 		scale float32
 	}{
-		lists: *lists, ds: driver.AtType(ds, kernels.BF16), dout: driver.AtType(dout, kernels.BF16),
-		lse: driver.AtType(lse, kernels.F32), delta: driver.AtType(delta, kernels.F32),
-		q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16), first: driver.Int32(first),
-		heads: driver.Int32(heads), most: driver.Int32(most), douts: driver.Int32(douts), lses: driver.Int32(lses),
-		qs: driver.Int32(qs), ks: driver.Int32(ks), c: c, scale: scale,
+		lists: *lists, ds: driver.AtType(ds, kernels.BF16), p: driver.AtType(p, kernels.BF16),
+		dout: driver.AtType(dout, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
+		delta: driver.AtType(delta, kernels.F32), q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16),
+		first: driver.Int32(first), heads: driver.Int32(heads), most: driver.Int32(most), douts: driver.Int32(douts),
+		lses: driver.Int32(lses), qs: driver.Int32(qs), ks: driver.Int32(ks), c: c, scale: scale,
 	}
-	ctx.Launch("absorbed_ds_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:124])
+	ctx.Launch("absorbed_ds_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:132])
 }
 
 // launchAbsorbedFlags enqueues a kernel of absorbed_dkv_wide.cu: absorbed_flags.
@@ -585,6 +662,22 @@ func launchAbsorbedPdsWide[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *drive
 		lses: driver.Int32(lses), ks: driver.Int32(ks), c: c, scale: scale,
 	}
 	ctx.Launch("absorbed_pds_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:604])
+}
+
+// launchAbsorbedSlices enqueues a kernel of absorbed_listed.cu: absorbed_slices.
+func launchAbsorbedSlices[P1 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
+	lists *absorbedLists, firsts P1, tiles driver.Array[absorbedListedOwnKeys], first, count int) {
+	params := struct {
+		lists  absorbedLists
+		firsts cu.DevicePtr
+		tiles  driver.Array[absorbedListedOwnKeys]
+		first  int32
+		count  int32
+	}{
+		lists: *lists, firsts: driver.AtType(firsts, kernels.I32), tiles: tiles, first: driver.Int32(first),
+		count: driver.Int32(count),
+	}
+	ctx.Launch("absorbed_slices", grid, threads, sharedBytes, driver.Bytes(&params)[:64])
 }
 
 // launchAbsorbedTarget enqueues a kernel of absorbed_target.cu: absorbed_target_40, absorbed_target_72,
@@ -1471,25 +1564,25 @@ func launchStoreKvCodes[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]
 var Kernels = []string{
 	"absorbed_40_32", "absorbed_576_512", "absorbed_72_64", "absorbed_codes_40_32", "absorbed_codes_576_512",
 	"absorbed_codes_72_64", "absorbed_dkv_40_32", "absorbed_dkv_576_512", "absorbed_dkv_72_64",
-	"absorbed_dkv_wide_576_512", "absorbed_dq_40_32", "absorbed_dq_576_512", "absorbed_dq_72_64",
-	"absorbed_dq_wide_576_512", "absorbed_ds_wide_576_512", "absorbed_flags", "absorbed_masks",
-	"absorbed_merge_40_32", "absorbed_merge_576_512", "absorbed_merge_72_64", "absorbed_pds_wide_576_512",
-	"absorbed_target_40", "absorbed_target_576", "absorbed_target_72", "absorbed_wide_576_512",
-	"absorbed_wide_codes_576_512", "attention_128", "attention_16", "attention_192_128", "attention_24",
-	"attention_24_16", "attention_256", "attention_32", "attention_64", "attention_96", "attention_codes_128",
-	"attention_codes_16", "attention_codes_192_128", "attention_codes_24", "attention_codes_24_16",
-	"attention_codes_256", "attention_codes_32", "attention_codes_64", "attention_codes_96",
-	"attention_decode_128_1", "attention_decode_128_2", "attention_decode_128_4", "attention_decode_16_1",
-	"attention_decode_16_2", "attention_decode_16_4", "attention_decode_32_1", "attention_decode_32_2",
-	"attention_decode_32_4", "attention_decode_64_1", "attention_decode_64_2", "attention_decode_64_4",
-	"attention_decode_96_1", "attention_decode_96_2", "attention_decode_96_4", "attention_decode_codes_128_1",
-	"attention_decode_codes_128_2", "attention_decode_codes_128_4", "attention_decode_codes_16_1",
-	"attention_decode_codes_16_2", "attention_decode_codes_16_4", "attention_decode_codes_32_1",
-	"attention_decode_codes_32_2", "attention_decode_codes_32_4", "attention_decode_codes_64_1",
-	"attention_decode_codes_64_2", "attention_decode_codes_64_4", "attention_decode_codes_96_1",
-	"attention_decode_codes_96_2", "attention_decode_codes_96_4", "attention_delta", "attention_dkv_128",
-	"attention_dkv_16", "attention_dkv_192_128", "attention_dkv_24", "attention_dkv_24_16", "attention_dkv_256",
-	"attention_dkv_32", "attention_dkv_64", "attention_dkv_96", "attention_dkv_apart_256",
+	"absorbed_dkv_listed_576_512", "absorbed_dkv_wide_576_512", "absorbed_dq_40_32", "absorbed_dq_576_512",
+	"absorbed_dq_72_64", "absorbed_dq_wide_576_512", "absorbed_ds_wide_576_512", "absorbed_flags",
+	"absorbed_masks", "absorbed_merge_40_32", "absorbed_merge_576_512", "absorbed_merge_72_64",
+	"absorbed_pds_wide_576_512", "absorbed_slices", "absorbed_target_40", "absorbed_target_576",
+	"absorbed_target_72", "absorbed_wide_576_512", "absorbed_wide_codes_576_512", "attention_128", "attention_16",
+	"attention_192_128", "attention_24", "attention_24_16", "attention_256", "attention_32", "attention_64",
+	"attention_96", "attention_codes_128", "attention_codes_16", "attention_codes_192_128", "attention_codes_24",
+	"attention_codes_24_16", "attention_codes_256", "attention_codes_32", "attention_codes_64",
+	"attention_codes_96", "attention_decode_128_1", "attention_decode_128_2", "attention_decode_128_4",
+	"attention_decode_16_1", "attention_decode_16_2", "attention_decode_16_4", "attention_decode_32_1",
+	"attention_decode_32_2", "attention_decode_32_4", "attention_decode_64_1", "attention_decode_64_2",
+	"attention_decode_64_4", "attention_decode_96_1", "attention_decode_96_2", "attention_decode_96_4",
+	"attention_decode_codes_128_1", "attention_decode_codes_128_2", "attention_decode_codes_128_4",
+	"attention_decode_codes_16_1", "attention_decode_codes_16_2", "attention_decode_codes_16_4",
+	"attention_decode_codes_32_1", "attention_decode_codes_32_2", "attention_decode_codes_32_4",
+	"attention_decode_codes_64_1", "attention_decode_codes_64_2", "attention_decode_codes_64_4",
+	"attention_decode_codes_96_1", "attention_decode_codes_96_2", "attention_decode_codes_96_4", "attention_delta",
+	"attention_dkv_128", "attention_dkv_16", "attention_dkv_192_128", "attention_dkv_24", "attention_dkv_24_16",
+	"attention_dkv_256", "attention_dkv_32", "attention_dkv_64", "attention_dkv_96", "attention_dkv_apart_256",
 	"attention_dkv_wide_128", "attention_dkv_wide_192_128", "attention_dkv_wide_64", "attention_dq_128",
 	"attention_dq_16", "attention_dq_192_128", "attention_dq_24", "attention_dq_24_16", "attention_dq_256",
 	"attention_dq_32", "attention_dq_64", "attention_dq_96", "attention_dq_apart_256", "attention_dq_wide_128",

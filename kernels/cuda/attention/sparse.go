@@ -19,7 +19,7 @@ func (d *Ops) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, indices ke
 }
 
 // SparseAttendBackward is AttentionBackward with lists of keys, for unpaged layouts; dq, dk, dv are written. The
-// kernels are absorbed_backward.cu, absorbed_dq_wide.cu and absorbed_dkv_wide.cu.
+// kernels are absorbed_backward.cu, absorbed_dq_wide.cu, and absorbed_dkv_wide.cu or absorbed_listed.cu.
 func (d *Ops) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
 	mustAttendSparsely(a, indices, q, kv.K, kv.V, out, dout, dq, dk, dv)

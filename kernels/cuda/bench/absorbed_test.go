@@ -5,6 +5,7 @@ package bench
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -89,7 +90,11 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 			forward = func() { d.SparseAttend(out, lse, q, shared(k, a, 0), indices, l, a) }
 			backward = func() { d.SparseAttendBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), indices, l, a) }
 		}
-		for _, form := range []string{"portable", ""} {
+		forms := []string{"portable", "pairs"}
+		if c.topK > 0 {
+			forms = append(forms, "lists")
+		}
+		for _, form := range forms {
 			name := fmt.Sprintf("%d sequences of %d rows, lists of %d, %q", c.sequences, n, c.topK, form)
 			b.Run(name, func(b *testing.B) {
 				d.Path = form
@@ -103,5 +108,67 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// drawnLists is lists of the rows of a layout of one sequence, from row `from` on: keys that are drawn evenly.
+func drawnLists(rows, from, topK int) []byte {
+	v := make([]byte, 0, 4*rows*topK)
+	at := make([]float64, topK+1)
+	for i := range rows {
+		n, sum := from+i+1, 0.0
+		for k := range at {
+			sum -= math.Log(1 - cudatest.Rand.Float64())
+			at[k] = sum
+		}
+		for k := range topK {
+			key := int32(-1)
+			switch {
+			case n > topK:
+				key = int32(k + int(at[k]/sum*float64(n-topK)))
+			case k < n:
+				key = int32(k)
+			}
+			v = binary.LittleEndian.AppendUint32(v, uint32(key))
+		}
+	}
+	return v
+}
+
+// BenchmarkAbsorbedKeys is dk and dv of 64 heads by 8,192 queries in the middle of sequences of several lengths, along
+// lists of 2,048 keys that are drawn evenly, by kernel. It is for -benchtime 1x.
+func BenchmarkAbsorbedKeys(b *testing.B) {
+	const topK, most = 2048, 8192
+	d := cudatest.Card.(*cuda.Device)
+	defer func() { d.Path = "" }()
+	a := SparseCases[0].attn()
+	for _, rows := range []int{8192, 16384, 32768, 65536, 131072, 262144} {
+		keep := d.Held()
+		n := min(rows, most)
+		from := (rows - n) / 2
+		mem, l := kernels.NewArena(d), &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0,
+			int32(rows)}}
+		q, dout, k := RandomRows(d, mem, n, a.Heads*a.HeadDim), RandomRows(d, mem, n, a.Heads*a.ValueDim),
+			RandomRows(d, mem, rows, a.HeadDim)
+		lse, delta := mem.New(kernels.F32, n, a.Heads), mem.Zeros(kernels.F32, n, a.Heads)
+		sums, indices := mem.Zeros(kernels.F32, rows, a.HeadDim+a.ValueDim), mem.New(kernels.I32, n, topK)
+		dk, dv := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim)
+		d.Write(indices, drawnLists(n, from, topK))
+		part := kernels.KeyPart{From: from, To: from + n, Keys: [][2]int{{0, rows}}}
+		for _, path := range []string{"lists", "pairs"} {
+			d.Path = path
+			keys := func() {
+				d.AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q, shared(k, a, 0), indices, l, a, part)
+			}
+			keys()
+			seconds := Time(d, 50*time.Millisecond, keys)
+			b.Logf("%d rows, queries %d to %d, %q: %.3f ms", rows, from, from+n, path, seconds*1e3)
+			d.StartProfile()
+			keys()
+			for _, t := range d.StopProfile() {
+				b.Logf("  %s: %d launches, %.3f ms", t.Kernel, t.Calls, t.Seconds*1e3)
+			}
+		}
+		d.Release(keep)
 	}
 }
