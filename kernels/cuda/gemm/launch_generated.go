@@ -276,7 +276,7 @@ func launchProductAlone[P1, P2 driver.Operand](ctx *driver.Context, kernel strin
 }
 
 // launchProductE2m1 enqueues a kernel of quantized_e2m1.cu: nt_e2m1_e8m0_32_wide, nt_e2m1_e8m0_32_square,
-// nt_e2m1_e8m0_32_some, nn_e2m1_e8m0_32_wide, nn_e2m1_e8m0_32_square, nt_e2m1_e8m0_32_thin, nt_e2m1_e8m0_32_several.
+// nn_e2m1_e8m0_32_wide, nn_e2m1_e8m0_32_square, nt_e2m1_e8m0_32_some, nt_e2m1_e8m0_32_thin, nt_e2m1_e8m0_32_several.
 func launchProductE2m1[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {
@@ -299,10 +299,10 @@ func launchProductE2m1[P1, P2 driver.Operand](ctx *driver.Context, kernel string
 }
 
 // launchProductE4m3 enqueues a kernel of quantized_e4m3.cu: nt_e4m3_e8m0_32_wide, nt_e4m3_e8m0_32_square,
-// nt_e4m3_e8m0_32_some, nn_e4m3_e8m0_32_wide, nn_e4m3_e8m0_32_square, nt_e4m3_e8m0_32_thin, nt_e4m3_e8m0_32_several,
-// nt_e4m3_e8m0_128_wide, nt_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_some, nn_e4m3_e8m0_128_wide,
-// nn_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_thin, nt_e4m3_e8m0_128_several, nt_e4m3_fp32_128_wide,
-// nt_e4m3_fp32_128_square, nt_e4m3_fp32_128_some, nn_e4m3_fp32_128_wide, nn_e4m3_fp32_128_square,
+// nn_e4m3_e8m0_32_wide, nn_e4m3_e8m0_32_square, nt_e4m3_e8m0_32_some, nt_e4m3_e8m0_32_thin, nt_e4m3_e8m0_32_several,
+// nt_e4m3_e8m0_128_wide, nt_e4m3_e8m0_128_square, nn_e4m3_e8m0_128_wide, nn_e4m3_e8m0_128_square,
+// nt_e4m3_e8m0_128_some, nt_e4m3_e8m0_128_thin, nt_e4m3_e8m0_128_several, nt_e4m3_fp32_128_wide,
+// nt_e4m3_fp32_128_square, nn_e4m3_fp32_128_wide, nn_e4m3_fp32_128_square, nt_e4m3_fp32_128_some,
 // nt_e4m3_fp32_128_thin, nt_e4m3_fp32_128_several.
 func launchProductE4m3[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
@@ -326,7 +326,7 @@ func launchProductE4m3[P1, P2 driver.Operand](ctx *driver.Context, kernel string
 }
 
 // launchProductInt4 enqueues a kernel of quantized_int4.cu: nt_int4_bf16_32_wide, nt_int4_bf16_32_square,
-// nt_int4_bf16_32_some, nn_int4_bf16_32_wide, nn_int4_bf16_32_square, nt_int4_bf16_32_thin, nt_int4_bf16_32_several.
+// nn_int4_bf16_32_wide, nn_int4_bf16_32_square, nt_int4_bf16_32_some, nt_int4_bf16_32_thin, nt_int4_bf16_32_several.
 func launchProductInt4[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
 	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
 	m, n int) {

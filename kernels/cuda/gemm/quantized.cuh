@@ -357,36 +357,6 @@ __device__ inline void chain_codes(float* d, R& ring, int warpgroup, int stages,
   chain_numbers<F, G, ACROSS>(d, ring, warpgroup, others, rows);
 }
 
-// chain_halves is chain_codes for MatMul with two sets of a of 32 k: half as many registers, which leave room for the
-// accumulators of 96 rows in a block of 256 columns.
-template <class F, class G, class R>
-__device__ inline void chain_halves(float* d, R& ring, int warpgroup, int stages, int others, int rows) {
-  u32 a[2][2][4];
-  held<G::kRows>(d);
-  for (int i = 0; i < stages; i++) {
-    ring.filled();
-    const u8* codes = (const u8*)ring.a();
-#pragma unroll 1
-    for (int q = 0; q < G::kSteps; q++) {
-      u32 b = operand<64 * 128>(ring.b() + q * G::kRows * 64);
-#pragma unroll
-      for (int g = 0; g < 2; g++) {
-        decode_halves<1, F, G>(a[g], codes, warpgroup * 64, q, g);
-        with_width<G::kRows>(rows, [&](auto of) {
-          wgmma_fence();
-#pragma unroll
-          for (int s = 0; s < 2; s++) wgmma<decltype(of)::columns>(d, a[g][s], b + g * 4 + s * 2);
-          wgmma_commit();
-        });
-        wgmma_wait<1>();
-        if (q == 0 && g == 0 && i > 0) ring.release_last();
-      }
-    }
-    ring.next();
-  }
-  chain_numbers<F, G, 0>(d, ring, warpgroup, others, rows);
-}
-
 // store_pairs writes the warpgroup's 64 columns of out from `col` on, of which the threads have neighbours in pairs
 // (column_of), by shared memory of 16 rows.
 constexpr int kStoredRow = 72;  // elements of a row there
@@ -478,9 +448,7 @@ __device__ inline void multiply_codes(R& ring, const Terms& terms, const Tiles<G
     float d[G::kRows / 2];
 #pragma unroll
     for (int j = 0; j < G::kRows / 2; j++) d[j] = 0.f;
-    int across = uniform(width<G::kRows>(w.rows));
-    if constexpr (G::kRows == 96) chain_halves<F, G>(d, ring, warpgroup, stages, others, across);
-    else chain_codes<F, G, ACROSS>(d, ring, warpgroup, stages, others, across);
+    chain_codes<F, G, ACROSS>(d, ring, warpgroup, stages, others, uniform(width<G::kRows>(w.rows)));
     u16* to = out + w.from * ldo;
     int col = w.col + warpgroup * 64;
     if (ACROSS)
@@ -489,17 +457,22 @@ __device__ inline void multiply_codes(R& ring, const Terms& terms, const Tiles<G
   }
 }
 
+// registers_suffice: of FEWER for a thread that copies, and MORE for one that multiplies. A block that asks for more
+// than it began with waits forever.
+template <int COLUMNS, int FEWER, int MORE>
+constexpr bool registers_suffice() {
+  constexpr int kThreads = threads(COLUMNS, 1, 2);
+  return FEWER * kGroup + MORE * COLUMNS * 2 <= 65536 / kThreads / 8 * 8 * kThreads;
+}
+
 // product_codes: columns [terms.begin, n) of out, whose first term's weight is in codes.
-template <class F, int ACROSS, int COLUMNS, int ROWS, int DEPTH, int STAGES, int BLOCKS>
+template <class F, int ACROSS, int COLUMNS, int ROWS, int STAGES>
 __device__ inline void product_codes(const Terms& terms, const Scales& scales, u16* out, long long ldo,
                                      const int* offsets, int groups, int segments, int m, int n) {
-  using G = Stage<F, ACROSS, COLUMNS, ROWS, DEPTH>;
+  using G = Stage<F, ACROSS, COLUMNS, ROWS, 64>;
   using R = Slots<G::kA, G::kB, STAGES, COLUMNS / 16>;
-  // of a thread that copies, and of one that multiplies: a block that asks for more than it began with waits forever
-  constexpr int kThreads = threads(COLUMNS, BLOCKS, 2), kFewer = COLUMNS == 256 ? 24 : 40,
-                kMore = COLUMNS == 256 ? 112 : 232;
-  static_assert(BLOCKS > 1 || kFewer * kGroup + kMore * COLUMNS * 2 <= 65536 / kThreads / 8 * 8 * kThreads,
-                "more registers than a block begins with");
+  constexpr int kFewer = 40, kMore = 232;
+  static_assert(registers_suffice<COLUMNS, kFewer, kMore>(), "more registers than a block begins with");
   __shared__ u64 bars[2 * STAGES];
   __shared__ __align__(16) u16 stored[ACROSS ? COLUMNS / 64 * 16 * kStoredRow : 8];
   R ring(bars, 2);
@@ -511,28 +484,26 @@ __device__ inline void product_codes(const Terms& terms, const Scales& scales, u
   Tiles<COLUMNS> tiles(table, groups, terms, n, m);
   int copying = uniform(threadIdx.x / kWarp) - COLUMNS / 16;  // of the warps behind those that multiply
   if (copying >= 0) {
-    if (BLOCKS == 1) fewer_registers<kFewer>();
+    fewer_registers<kFewer>();
     if (copying < 2 && elected()) copy_stages<F, G, ACROSS>(ring, terms, scales, tiles, copying == 0);
   } else {
-    if (BLOCKS == 1) more_registers<kMore>();
+    more_registers<kMore>();
     multiply_codes<F, G, ACROSS>(ring, terms, tiles, stored, out, ldo, n);
   }
 }
 
-#define PRODUCT_CODES(name, FORMAT, ACROSS, COLUMNS, ROWS, DEPTH, STAGES, BLOCKS)                                    \
-  extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS, 2), BLOCKS)                                  \
-      name(const __grid_constant__ Terms terms, const __grid_constant__ Scales scales, u16* out, long long ldo,      \
-           const int* offsets, int groups, int segments, int m, int n) {                                             \
-    product_codes<FORMAT, ACROSS, COLUMNS, ROWS, DEPTH, STAGES, BLOCKS>(terms, scales, out, ldo, offsets, groups,     \
-                                                                        segments, m, n);                             \
+#define PRODUCT_CODES(name, FORMAT, ACROSS, COLUMNS, ROWS, STAGES)                                                  \
+  extern "C" __global__ void __launch_bounds__(threads(COLUMNS, 1, 2), 1)                                           \
+      name(const __grid_constant__ Terms terms, const __grid_constant__ Scales scales, u16* out, long long ldo,     \
+           const int* offsets, int groups, int segments, int m, int n) {                                            \
+    product_codes<FORMAT, ACROSS, COLUMNS, ROWS, STAGES>(terms, scales, out, ldo, offsets, groups, segments, m, n); \
   }
 
-// Tiles of quantized_wgmma.go. DEEP is the k of 128 bytes of codes.
-#define PRODUCTS_CODES(name, FORMAT, DEEP, STAGES)                            \
-  PRODUCT_CODES(nt_##name##_wide, FORMAT, 0, 128, 256, 64, 4, 1)              \
-  PRODUCT_CODES(nt_##name##_square, FORMAT, 0, 128, 128, 64, 6, 1)            \
-  PRODUCT_CODES(nt_##name##_some, FORMAT, 0, 256, 96, DEEP / 2, STAGES, 1)    \
-  PRODUCT_CODES(nn_##name##_wide, FORMAT, 1, 128, 256, 64, 4, 1)              \
-  PRODUCT_CODES(nn_##name##_square, FORMAT, 1, 128, 128, 64, 6, 1)
+// Tiles of quantized_wgmma.go.
+#define PRODUCTS_CODES(name, FORMAT)                        \
+  PRODUCT_CODES(nt_##name##_wide, FORMAT, 0, 128, 256, 4)   \
+  PRODUCT_CODES(nt_##name##_square, FORMAT, 0, 128, 128, 6) \
+  PRODUCT_CODES(nn_##name##_wide, FORMAT, 1, 128, 256, 4)   \
+  PRODUCT_CODES(nn_##name##_square, FORMAT, 1, 128, 128, 6)
 
 #endif

@@ -229,6 +229,12 @@ struct Columns {
     for (int q = 0; q < G::kSteps; q++) multiply<N, Q>(d, codes, x, q);
   }
 
+  // read_numbers: a of 16 columns from `t` * 16 on and step `s` of 64 k of a weight in bf16.
+  __device__ void read_numbers(u32 (&a)[4], const u16* w, int t, int s) const {
+    int lane = warp_lane(), i = lane % 8, row = first + t * 16 + i * 2 + (lane / 8 % 2 ^ i / 4);
+    load4(a, w + row * 64 + ((s * 2 + lane / 16) ^ (row & 7)) * 8);
+  }
+
   // multiply_numbers is of 64 k of a weight in bf16.
   template <int N, class D>
   __device__ void multiply_numbers(D& d, const u16* w, const u16* x) const {
@@ -237,10 +243,7 @@ struct Columns {
     for (int s = 0; s < 4; s++) {
       u32 a[TILES][4];
 #pragma unroll
-      for (int t = 0; t < TILES; t++) {
-        int i = lane % 8, row = first + t * 16 + i * 2 + (lane / 8 % 2 ^ i / 4);
-        load4(a[t], w + row * 64 + ((s * 2 + lane / 16) ^ (row & 7)) * 8);
-      }
+      for (int t = 0; t < TILES; t++) read_numbers(a[t], w, t, s);
 #pragma unroll
       for (int n = 0; n < N; n++) {
         int row = order(lane / 4);

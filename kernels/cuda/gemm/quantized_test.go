@@ -253,6 +253,7 @@ func TestCodesTilings(t *testing.T) {
 		{"nt", 128, 12288, 1536, codesSquare},
 		{"nn", 128, 1024, 1536, codesSquare},
 		{"nt", 1, 32, 4096, codesThin},
+		{"nt", 1024, 65536, 1536, codesSquare},
 	} {
 		if got := d.codesTilingFor(c.layout, c.groups, c.rows, c.columns); got != c.want {
 			t.Errorf("%s, %d groups, %d rows, %d columns: %s, want %s", c.layout, c.groups, c.rows, c.columns, got,

@@ -15,22 +15,24 @@ import (
 // codesTiling is a variant of the kernels in quantized.cuh. All give the same bits.
 type codesTiling struct {
 	tiling
-	bytes int // of each row of codes in a stage; 0: 64 columns
+	bytes int // of each row of codes in a stage; 0: 64 columns, or 128 where tiles are left to be stored
 	each  int // columns of a warp in the kernels of quantized_few.cuh, by mma.sync; 0: by wgmma
 	more  int // stages of codes of 8 bits, which are smaller, beyond those of the others
 	// decodes by warps that do not multiply (quantized_alone.cuh)
 	apart bool
+	// stores by warps that do not multiply (quantized_some.cuh)
+	leaves bool
 }
 
 var (
-	codesWide    = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, 0, 0, 0, false}
-	codesSquare  = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, 0, 0, 0, false}
-	codesSome    = codesTiling{tiling{"_some", 256, 96, 96, 3, 1}, 64, 0, 1, false}
-	codesSeveral = codesTiling{tiling{"_several", 256, 32, 32, 2, 2}, 128, 64, 0, false}
+	codesWide    = codesTiling{tiling: tiling{"_wide", 128, 256, 256, 4, 1}}
+	codesSquare  = codesTiling{tiling: tiling{"_square", 128, 128, 128, 6, 1}}
+	codesSome    = codesTiling{tiling: tiling{"_some", 256, 96, 96, 3, 1}, leaves: true}
+	codesSeveral = codesTiling{tiling: tiling{"_several", 256, 32, 32, 2, 2}, bytes: 128, each: 64}
 	// alone on its multiprocessor
 	codesAlone = codesTiling{tiling: tiling{"_alone", 64, 64, 64, 6, 1}, apart: true}
 	codesTall  = codesTiling{tiling: tiling{"_tall", 64, 128, 128, 4, 1}, apart: true}
-	codesThin  = codesTiling{tiling{"_thin", 64, 16, 16, 3, 4}, 128, 16, 1, false}
+	codesThin  = codesTiling{tiling: tiling{"_thin", 64, 16, 16, 3, 4}, bytes: 128, each: 16, more: 1}
 )
 
 // of is the variant with tiles of fewer rows.
@@ -67,6 +69,8 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTili
 		return codesThin
 	case average <= 24:
 		return codesSeveral
+	case groups > 512: // the table of groups leaves no room for a tile that is left
+		return codesSquare
 	}
 	return codesSome
 }
@@ -122,8 +126,11 @@ func (s codesTiling) stage(layout string, f codesFormat) (lines, lineBytes, bloc
 
 // depth is the k of a stage.
 func (s codesTiling) depth(f codesFormat) int {
-	if s.bytes > 0 {
+	switch {
+	case s.bytes > 0:
 		return s.bytes * 8 / f.Code.Bits()
+	case s.leaves:
+		return 128
 	}
 	return 64
 }
@@ -153,7 +160,11 @@ func (s codesTiling) shared(layout string, f codesFormat, groups int) int {
 	}
 	lines, lineBytes, blocks := s.stage(layout, f)
 	weights := max((lines*(lineBytes+blocks*f.Scale.Bits()/8)+1023)&^1023, s.columns*128)
-	return s.slots(f)*(weights+s.rows*s.depth(f)*2) + 1024 + (groups+1)*8
+	left := 0
+	if s.leaves {
+		left = s.rows * (s.columns + 8) * 2
+	}
+	return s.slots(f)*(weights+s.rows*s.depth(f)*2) + left + 1024 + (groups+1)*8
 }
 
 // nativeCodes tells whether kernels read the codes of a product's first weight as they are.
