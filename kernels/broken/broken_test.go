@@ -169,9 +169,9 @@ func TestNormOfSum(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := draw(5)
+	o := draw(4) // few: the rule holds with more
 	blank := func() kernels.Tensor { return kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width) }
-	want, got, sum, rstd := blank(), blank(), blank(), kernels.Wrap(make([]float32, 5), 1, 5)
+	want, got, sum, rstd := blank(), blank(), blank(), kernels.Wrap(make([]float32, 4), 1, 4)
 	dev.Add(sum, o.x, o.x)
 	dev.RMSNorm(want, rstd, sum, o.w.RowRange(0, 1), kernels.Norm{Eps: 1e-5})
 	dev.AddRMSNorm(got, sum, rstd, o.x, o.x, o.w.RowRange(0, 1), kernels.Norm{Eps: 1e-5})

@@ -25,7 +25,7 @@ func TestNorm(t *testing.T) {
 					cudatest.Strided(dtype, r, n, 3), cudatest.Normal(dtype, 1, n, 1)},
 					func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], norm) })
 				cudatest.Both(t, "add and rms norm", []cudatest.Operand{cudatest.Strided(dtype, r, n, 1),
-					cudatest.Strided(dtype, r, n, 1), cudatest.Normal(kernels.F32, 1, r, 1),
+					cudatest.Normal(dtype, r, n, 1), cudatest.Normal(kernels.F32, 1, r, 1),
 					cudatest.Strided(dtype, r, n, 3), cudatest.Strided(dtype, r, n, 3),
 					cudatest.Normal(dtype, 1, n, 1)},
 					func(d kernels.Device, x []kernels.Tensor) {
