@@ -39,8 +39,10 @@ func (w *KeyWork) among(first, from, to, most float64) {
 		return
 	}
 	all := min(max(from, most), to)
-	w.Pairs += (to - from) * (from + to + 1 - 2*first) / 2
-	w.Listed += (all-from)*(from+all+1-2*first)/2 + most*((to-all)-first*math.Log(to/all))
+	first = float64(2 * first)
+	w.Pairs += float64((to - from) * (from + to + 1 - first) / 2)
+	w.Listed += float64((all - from) * (from + all + 1 - first) / 2)
+	w.Listed += float64(most * (to - all - float64(first/2*math.Log(to/all))))
 }
 
 // behind adds queries [from, to) behind so many keys.
@@ -49,8 +51,8 @@ func (w *KeyWork) behind(keys, from, to, most float64) {
 		return
 	}
 	all := min(max(from, most), to)
-	w.Pairs += keys * (to - from)
-	w.Listed += keys * (all - from + most*math.Log(to/all))
+	w.Pairs += float64(keys * (to - from))
+	w.Listed += float64(keys * (all - from + float64(most*math.Log(to/all))))
 }
 
 // What dk and dv along lists take on a GPU, in pairs of a tile of all pairs (0.6 ns each on an H200 for 64 heads), for
@@ -60,7 +62,7 @@ const listedHeads, listedEntry, listedTile = 64, 5.4, 10
 // AlongLists is how many pairs take a GPU as long as going along lists instead.
 func (w KeyWork) AlongLists(heads int) float64 {
 	blocks := (heads + listedHeads - 1) / listedHeads
-	return (listedEntry*w.Listed + listedTile*w.Reached) * float64(blocks*listedHeads) / float64(heads)
+	return (float64(listedEntry*w.Listed) + float64(listedTile*w.Reached)) * float64(blocks*listedHeads) / float64(heads)
 }
 
 // DividedAttention is [Device.AttentionBackward] and [SparseAttention.SparseAttendBackward] of sequences whose rows
