@@ -163,7 +163,7 @@ func finite(f quant.Format, raw []byte) bool {
 }
 
 // Products with the identity give the numbers: every code with every scale whose numbers are finite, by a kernel of
-// each way to read codes. A group has 128 rows, in the order of their scales and then in any order: a warp's are all
+// each way to read codes. A group has 192 rows, in the order of their scales and then in any order: a warp's are all
 // small, all large or mixed.
 func TestQuantizedEveryCode(t *testing.T) {
 	defer func() { cudatest.GPU.Path = "" }()
@@ -177,7 +177,7 @@ func TestQuantizedEveryCode(t *testing.T) {
 				all = append(all, raw[:size])
 			}
 		}
-		const rows = 128 // a group: of more than 512 groups some kernels have no room for the table
+		const rows = 192 // a group, so that no format has more groups than mostLeft
 		for range rows + (rows-len(all)%rows)%rows {
 			all = append(all, all[cudatest.Rand.IntN(len(all))])
 		}
@@ -227,6 +227,21 @@ func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, paths []st
 	}
 }
 
+// Shared memory holds the table of the most groups beside the ring, and what kernels declare themselves, 2,048 bytes.
+func TestCodesFit(t *testing.T) {
+	for _, format := range quantizedFormats {
+		f, ok := codesFormatOf(format, 2048)
+		if !ok {
+			continue // has no kernel of its own
+		}
+		for _, s := range codesTilings["nt"] {
+			if n := s.shared("nt", f, mostLeft) + 2048; n > driver.MaxShared {
+				t.Errorf("%s%s: %d bytes with %d groups, %d are there", f.name, s, n, mostLeft, driver.MaxShared)
+			}
+		}
+	}
+}
+
 // The variants that were the fastest on an H100 or, of few rows, an H200 for the shapes of bench.QuantizedCases; of one
 // group's heights those that were predicted to be.
 func TestCodesTilings(t *testing.T) {
@@ -253,7 +268,8 @@ func TestCodesTilings(t *testing.T) {
 		{"nt", 128, 12288, 1536, codesSquare},
 		{"nn", 128, 1024, 1536, codesSquare},
 		{"nt", 1, 32, 4096, codesThin},
-		{"nt", 1024, 65536, 1536, codesSquare},
+		{"nt", 384, 24576, 1536, codesSome},
+		{"nt", 385, 24640, 1536, codesSquare},
 	} {
 		if got := d.codesTilingFor(c.layout, c.groups, c.rows, c.columns); got != c.want {
 			t.Errorf("%s, %d groups, %d rows, %d columns: %s, want %s", c.layout, c.groups, c.rows, c.columns, got,

@@ -41,6 +41,10 @@ func (s codesTiling) of(height int) codesTiling {
 	return s
 }
 
+// mostLeft is the most groups whose table leaves room for a tile that waits to be stored, beside the widest stages: those
+// of Kimi K2's experts.
+const mostLeft = 384
+
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
 var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64),
 	codesAlone, codesAlone.of(16), codesAlone.of(32), codesTall, codesSome, codesSeveral, codesThin},
@@ -69,7 +73,7 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTili
 		return codesThin
 	case average <= 24:
 		return codesSeveral
-	case groups > 512: // the table of groups leaves no room for a tile that is left
+	case groups > mostLeft:
 		return codesSquare
 	}
 	return codesSome
