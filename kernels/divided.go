@@ -62,7 +62,8 @@ const listedHeads, listedEntry, listedTile = 64, 5.4, 10
 // AlongLists is how many pairs take a GPU as long as going along lists instead.
 func (w KeyWork) AlongLists(heads int) float64 {
 	blocks := (heads + listedHeads - 1) / listedHeads
-	return (float64(listedEntry*w.Listed) + float64(listedTile*w.Reached)) * float64(blocks*listedHeads) / float64(heads)
+	each := float64(listedEntry*w.Listed) + float64(listedTile*w.Reached)
+	return each * float64(blocks*listedHeads) / float64(heads)
 }
 
 // DividedAttention is [Device.AttentionBackward] and [SparseAttention.SparseAttendBackward] of sequences whose rows

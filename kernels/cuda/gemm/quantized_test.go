@@ -227,7 +227,7 @@ func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, paths []st
 	}
 }
 
-// Shared memory holds the table of the most groups beside the ring, and what kernels declare themselves, 2,048 bytes.
+// Shared memory holds the ring, the table of the most groups and what kernels declare themselves, 2,048 bytes.
 func TestCodesFit(t *testing.T) {
 	for _, format := range quantizedFormats {
 		f, ok := codesFormatOf(format, 2048)

@@ -41,8 +41,8 @@ func (s codesTiling) of(height int) codesTiling {
 	return s
 }
 
-// mostLeft is the most groups whose table leaves room for a tile that waits to be stored, beside the widest stages: those
-// of Kimi K2's experts.
+// mostLeft is the most groups whose table leaves room for the widest stages and a tile that waits to be stored: as many
+// as Kimi K2 has experts.
 const mostLeft = 384
 
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
