@@ -29,6 +29,11 @@ func (d *profiled) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	d.norms++
 }
 
+func (d *profiled) AddRMSNorm(out, sum, rstd, x, y, w kernels.Tensor, norm kernels.Norm) {
+	d.Device.AddRMSNorm(out, sum, rstd, x, y, w, norm)
+	d.norms++
+}
+
 func (d *profiled) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 	d.Device.Sample(ids, logits, rows)
 	d.draws++
