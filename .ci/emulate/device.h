@@ -29,6 +29,7 @@ struct Index {
 struct Grid {
   Index block, threads, blocks;
   char* shared;  // shared memory; what the launch asks for lies at its beginning
+  u32 align;     // of what the launch asks for, as far as threads have used it
 };
 
 // Self is what a thread knows of itself.
@@ -88,8 +89,9 @@ struct Slot {
   void* at();
 };
 
-// Dynamic stands for a declaration `extern __shared__ T name[]`.
-template <class T>
+// Dynamic stands for a declaration `extern __shared__ T name[]`. A card puts it behind what a kernel declares
+// otherwise, at a multiple of ALIGN.
+template <class T, u32 ALIGN>
 struct Dynamic;
 
 // What a warp does together: each lane of the mask gives a value (and more), and gets a result when all have come.
@@ -123,12 +125,17 @@ extern "C" {
 extern __thread emu::Self* emu_self __attribute__((tls_model("initial-exec")));
 }
 
-template <class T>
+template <class T, emu::u32 ALIGN>
 struct emu::Dynamic {
-  operator T*() const { return (T*)emu_self->grid->shared; }
+  operator T*() const { return (T*)begin(); }
   template <class U>
   explicit operator U*() const {
-    return (U*)emu_self->grid->shared;
+    return (U*)begin();
+  }
+  static char* begin() {
+    Grid& grid = *emu_self->grid;
+    if (grid.align < ALIGN) grid.align = ALIGN;
+    return grid.shared;
   }
 };
 

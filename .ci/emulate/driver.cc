@@ -377,7 +377,7 @@ CUresult cuModuleGetFunction(CUfunction* f, CUmodule m, const char* name) {
 }
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
   if (attribute != CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) fail("cuFuncGetAttribute of attribute %d", attribute);
-  // known when the kernel has run (machine.cc): a launch that has too much of both fails then
+  // known when the kernel has run: a launch that has too much of both fails then
   return *value = 0, CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
@@ -410,9 +410,9 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
       if (!usable(current, p)) fail("%s of card %d gets memory of another", f->kernel->name, current->card);
     }
   draw();
-  launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, shared, values);
+  bool fits = launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, shared, values);
   check_all(f->kernel->name);
-  return CUDA_SUCCESS;
+  return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,

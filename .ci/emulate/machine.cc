@@ -50,11 +50,12 @@ namespace emu {
 constexpr size_t kStack = 128 << 10, kGuard = 4 << 10;  // the lowest page of a stack is nobody's
 constexpr int kPoison = 0xff;  // NaN in every format
 
-// State is what is known of a kernel: the shared memory that it declares.
+// State is what is known of a kernel: the shared memory that it declares, as far as it has run.
 struct State {
   std::mutex guard;
   std::atomic<int> count{0};
   Slot* slots[64];
+  size_t align = 1;  // of what a launch asks for
 };
 
 struct Launch {
@@ -364,10 +365,13 @@ static void poison(Block& b) {
   for (int i = 0; i < s.count; i++) memset(b.grid.shared + s.slots[i]->offset, kPoison, s.slots[i]->size);
 }
 
-static void check_shared(const Launch& l) {
-  size_t size = l.shared;
-  for (int i = 0; i < l.state->count; i++) size += l.state->slots[i]->size;
-  if (size > kSharedMost) fail("%zu bytes of shared memory: a block has %zu", size, kSharedMost);
+// shared_of is the shared memory of a block of a launch: what the kernel declares, padded to the alignment of what the
+// launch asks for, and that.
+static size_t shared_of(const Launch& l) {
+  State& s = *l.state;
+  size_t declared = 0;
+  for (int i = 0; i < s.count; i++) declared += s.slots[i]->size;
+  return (declared + s.align - 1) / s.align * s.align + l.shared;
 }
 
 // Blocks.
@@ -378,7 +382,8 @@ static void prepare(Block& b, Launch& l, u32 index) {
   b.grid = {{index % l.blocks.x, index / l.blocks.x % l.blocks.y, index / l.blocks.x / l.blocks.y},
             l.threads,
             l.blocks,
-            b.grid.shared};
+            b.grid.shared,
+            1};
   b.count = b.alive = l.threads.x * l.threads.y * l.threads.z;
   for (int i = 0; i < b.count; i++) {
     Thread& t = b.threads[i];
@@ -405,7 +410,8 @@ static void run(Block& b, Launch& l, u32 index) {
     if (!r.waiting.empty()) fail("threads wait at a barrier when all are done");
     r.arrived = 0;
   }
-  check_shared(l);
+  std::lock_guard<std::mutex> lock(l.state->guard);
+  l.state->align = std::max<size_t>(l.state->align, b.grid.align);
 }
 
 static Block* new_block() {
@@ -495,7 +501,7 @@ static State* state_of(const Kernel& k) {
   return s;
 }
 
-void launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values) {
+bool launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values) {
   static Cores& cores = *new Cores();
   static u64 asked = getenv("EMULATE_SEED") ? strtoull(getenv("EMULATE_SEED"), nullptr, 10) : 1;
   static std::atomic<u64> launches{0};
@@ -504,6 +510,7 @@ void launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** 
   l.seed = (asked * 1000003 + ++launches) * 0xd1342543de82ef95;
   l.total = blocks.x * blocks.y * blocks.z;
   cores.carry_out(l);
+  return shared_of(l) <= kSharedMost;
 }
 
 }  // namespace emu

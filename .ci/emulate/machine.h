@@ -107,8 +107,9 @@ void multiply(const Warp& w, size_t count);  // the first products that are not 
 // count_off takes arrivals and bytes off a barrier in memory.
 void count_off(u64* bar, int arrivals, int bytes);
 
-// launch runs a kernel and returns when it is done.
-void launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values);
+// launch runs a kernel and returns when it is done: false where its blocks had more shared memory than there is, which
+// is known when they have declared it.
+bool launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values);
 
 // Map is what cuTensorMapEncodeTiled leaves in the 128 bytes of a CUtensorMap: matrices, copied in boxes.
 struct Map {

@@ -227,7 +227,8 @@ static string shared_variables(const Declaration& d) {
 
 static string dynamic_variable(const Declaration& d) {
   const string& x = d.declarators.at(0);
-  return "[[maybe_unused]] constexpr emu::Dynamic<" + d.type + "> " + x.substr(0, x.find('[')) + "{};";
+  string align = d.align.empty() ? "alignof(" + d.type + ")" : d.align;
+  return "[[maybe_unused]] constexpr emu::Dynamic<" + d.type + ", " + align + "> " + x.substr(0, x.find('[')) + "{};";
 }
 
 // kernel is what __global__ at `at` declares.

@@ -102,6 +102,17 @@ func TestQuantizedManyTiles(t *testing.T) {
 	quantizedCase{f, 20, 180, 528, 64, nil}.products(t, 1)
 }
 
+// More groups than shared memory has room for, next to a tile that waits to be stored, have another kernel.
+func TestQuantizedManyGroups(t *testing.T) {
+	const groups, rows, n, k = 1016, 25 * 1016, 16, 32
+	q := cudatest.RandomQuantized(quantizedFormats[0], kernels.BF16, groups, n, k)
+	x := []cudatest.Operand{padded(1, rows, n), padded(1, rows, k), q.Codes, q.Scales, randomOffsets(groups, rows)}
+	cudatest.Both(t, "1,016 groups", x, func(d kernels.Device, x []kernels.Tensor) {
+		d.MatMul(x[0], &kernels.Groups{Offsets: x[4], Count: groups, Segments: 1},
+			kernels.Term{X: x[1], Q: q.On(x[2], x[3])})
+	})
+}
+
 // Numbers that are none and infinite ones have the bits of the definition.
 func TestQuantizedNaN(t *testing.T) {
 	const rows, n, k = 41, 40, 96
