@@ -78,12 +78,11 @@ func (k *Keep) rerun() *Keep {
 		counts: k.counts}
 }
 
-// leaveOut says whether the next layer may leave out its output.
-func (k *Keep) leaveOut(output bool) *Keep {
+// leaveOut says whether the next layer may leave out its output. Serving, which keeps nothing, reads every output.
+func (k *Keep) leaveOut(output bool) {
 	if k != nil {
 		k.noOutput = output
 	}
-	return k
 }
 
 // counted gives the counts of the next mixture's rows. The first Forward begins to read them from the device.

@@ -93,7 +93,7 @@ func (bl Block) forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep
 		s := &saved[i]
 		s.norm = sub.Norm
 		normed := sub.Norm.next(r, &in, &s.Norm)
-		k = k.leaveOut(done)
+		k.leaveOut(done)
 		if m, ok := sub.Layer.(*MoE); ok && m.addsTo() && !done {
 			in.x, s.Layer = m.forward(r, normed, stream{x: in.x, sum: sum}, b, k)
 			continue

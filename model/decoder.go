@@ -92,6 +92,15 @@ func chosen(perToken int, experts size) error {
 	return nil
 }
 
+// allExperts checks a decoder whose every feed-forward is a mixture: intermediate_size is that of an expert.
+func allExperts(expertSize, experts, perToken int) error {
+	count := size{"num_local_experts", experts}
+	if err := positive(size{"intermediate_size", expertSize}, count); err != nil {
+		return err
+	}
+	return chosen(perToken, count)
+}
+
 func (d *decoder) norm() kernels.Norm { return kernels.Norm{Eps: d.Eps} }
 
 // graph is the whole model: embedding, then blocks of attention and feed-forward, each after a norm, then norm and

@@ -58,11 +58,7 @@ func buildGPTOSS(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *gptOSS) check() error {
-	experts := size{"num_local_experts", c.Experts}
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, experts); err != nil {
-		return err
-	}
-	if err := chosen(c.ExpertsPerToken, experts); err != nil {
+	if err := allExperts(c.IntermediateSize, c.Experts, c.ExpertsPerToken); err != nil {
 		return err
 	}
 	switch {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -89,47 +90,34 @@ func Describe(config []byte, dtype kernels.DType) (*Model, error) {
 	return describe(config, &builder{dtype: dtype})
 }
 
+// describe builds the graph of a config.json.
 func describe(text []byte, b *builder) (*Model, error) {
-	config := pyjson.Plain(text)
-	var head struct {
-		ModelType string `json:"model_type"`
-		configHead
-		Text configHead `json:"text_config"` // of a model that wraps a text model
-	}
-	fail := func(err error) (*Model, error) { return nil, fmt.Errorf("config.json: %w", err) }
-	if err := json.Unmarshal(config, &head); err != nil {
-		return fail(pyjson.Place(config, err))
-	}
-	f, ok := families[head.ModelType]
-	if !ok {
-		return fail(fmt.Errorf("model_type %q is not known: want one of %s", head.ModelType,
-			strings.Join(Families(), ", ")))
-	}
-	if head.EOS == nil {
-		head.EOS = head.Text.EOS
-	}
-	if head.Initializer == nil {
-		head.Initializer = head.Text.Initializer
-	}
-	eos, err := data.TokenIDs(head.EOS)
+	m, err := describeConfig(text, b)
 	if err != nil {
-		return fail(fmt.Errorf("eos_token_id: %w", err))
+		return nil, fmt.Errorf("config.json: %w", err)
 	}
-	b.std = 0.02
-	if head.Initializer != nil {
-		b.std = *head.Initializer
+	return m, nil
+}
+
+func describeConfig(text []byte, b *builder) (*Model, error) {
+	config := pyjson.Plain(text)
+	head, err := readHead(config)
+	if err != nil {
+		return nil, err
 	}
+	b.std = head.std
 	kept, err := checkpoint.ParseFormat(config)
 	if err == nil {
 		_, err = checkpoint.ParseRounding(config)
 	}
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	b.ops = &operations{}
 	b.ops.bind(b.dev)
+	f := families[head.modelType]
 	if err := checkSizes(config, reflect.TypeOf(f.config)); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	m, err := f.build(config, b)
 	if err == nil {
@@ -139,25 +127,56 @@ func describe(text []byte, b *builder) (*Model, error) {
 		text, err = checkpoint.WithoutQuantization(text)
 	}
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	b.place(b.placed, m.headUnit())
-	if err := data.WithinVocabulary(eos, m.Vocab); err != nil {
-		return fail(fmt.Errorf("eos_token_id: %w", err))
+	if err := data.WithinVocabulary(head.eos, m.Vocab); err != nil {
+		return nil, fmt.Errorf("eos_token_id: %w", err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.indexers = head.ModelType, b.dtype, eos, text, kept,
+	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.indexers = head.modelType, b.dtype, head.eos, text, kept,
 		b.params, b.indexers
 	m.ropes, m.ops = b.ropes, b.ops
-	if err := m.setIndexing(b.indexing); err != nil {
-		return fail(err)
-	}
-	return m, nil
+	return m, m.setIndexing(b.indexing)
 }
 
 // configHead is the part of config.json that all families share.
 type configHead struct {
 	Initializer *float64        `json:"initializer_range"`
 	EOS         json.RawMessage `json:"eos_token_id"`
+}
+
+// modelHead is what it says.
+type modelHead struct {
+	modelType string
+	eos       []int32
+	std       float64 // of random weights
+}
+
+// readHead reads it; a model that wraps a text model may have it in text_config.
+func readHead(config []byte) (h modelHead, err error) {
+	var head struct {
+		ModelType string `json:"model_type"`
+		configHead
+		Text configHead `json:"text_config"`
+	}
+	if err := json.Unmarshal(config, &head); err != nil {
+		return h, pyjson.Place(config, err)
+	}
+	if _, ok := families[head.ModelType]; !ok {
+		return h, fmt.Errorf("model_type %q is not known: want one of %s", head.ModelType,
+			strings.Join(Families(), ", "))
+	}
+	if head.EOS == nil {
+		head.EOS = head.Text.EOS
+	}
+	h = modelHead{modelType: head.ModelType, std: 0.02}
+	if h.eos, err = data.TokenIDs(head.EOS); err != nil {
+		return h, fmt.Errorf("eos_token_id: %w", err)
+	}
+	if of := cmp.Or(head.Initializer, head.Text.Initializer); of != nil {
+		h.std = *of
+	}
+	return h, nil
 }
 
 // Architecture is the class name that config.json gives a family for other tools.

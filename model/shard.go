@@ -53,20 +53,14 @@ func (m *Model) TrainShards(rank, ranks int) {
 	m.Shards = m.cutShards(list, ranks)
 	sums := m.placeSums(rank)
 	bytes := kernels.ArenaBytes(kernels.F32, 1, sums)
-	largest := 0
 	tied := m.stages != nil && rank == m.Stages()-1 && slices.ContainsFunc(list, m.tied)
 	if tied {
 		bytes += kernels.ArenaBytes(kernels.F32, 1, m.Head.W.Elements())
 	}
+	largest := 0
 	if ranks > 1 && m.stages == nil {
-		list = slices.DeleteFunc(list, func(p *Param) bool { return p.split })
-		m.grads.units = m.gradientUnits(list)
-		m.grads.small = m.LoRA != nil && len(m.saved) == 0 &&
-			!slices.ContainsFunc(list, func(p *Param) bool { return p.W.Groups > 1 })
-		for _, u := range m.grads.units {
-			largest = max(largest, u.columns)
-		}
-		bytes += 2 * kernels.ArenaBytes(kernels.F32, 1, largest)
+		largest = m.cutGradients(list)
+		bytes += len(m.grads.slots) * kernels.ArenaBytes(kernels.F32, 1, largest)
 	}
 	m.cutStates(rank)
 	pieces := m.placePieces()
@@ -87,23 +81,47 @@ func (m *Model) TrainShards(rank, ranks int) {
 	}
 	m.allocateStates(pieces)
 	if m.grads.units != nil {
-		for i := range m.grads.slots {
-			m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest)
-		}
-		for _, u := range m.grads.units {
-			u.view(m.grads.slots[0].t, 1, nil)
-		}
+		m.allocateGradients(largest)
 		return
 	}
-	for _, s := range m.Shards {
-		if s.Owner == rank {
-			s.Param.Grad, s.Param.HeadGrad = s.Grad, s.HeadGrad
-		}
-	}
+	m.addInPlace(rank)
 	if tied {
 		p := m.Head.W
 		p.HeadGrad = matrices(m.mem.New(kernels.F32, 1, aligned(p.Elements())), 0, p.W)
 		p.Grad = p.HeadGrad
+	}
+}
+
+// cutGradients makes the units whose gradients pass from rank to rank, and returns the numbers of the largest. Experts
+// that are divided have all of their gradients where they are.
+func (m *Model) cutGradients(list []*Param) (largest int) {
+	list = slices.DeleteFunc(list, func(p *Param) bool { return p.split })
+	m.grads.units = m.gradientUnits(list)
+	m.grads.small = m.LoRA != nil && len(m.saved) == 0 &&
+		!slices.ContainsFunc(list, func(p *Param) bool { return p.W.Groups > 1 })
+	for _, u := range m.grads.units {
+		largest = max(largest, u.columns)
+	}
+	return largest
+}
+
+// allocateGradients takes the memory in which a unit's gradients are computed while those of the one before go on to
+// the next rank.
+func (m *Model) allocateGradients(largest int) {
+	for i := range m.grads.slots {
+		m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest)
+	}
+	for _, u := range m.grads.units {
+		u.view(m.grads.slots[0].t, 1, nil)
+	}
+}
+
+// addInPlace has gradients added where they are summed, to which no other rank adds.
+func (m *Model) addInPlace(rank int) {
+	for _, s := range m.Shards {
+		if s.Owner == rank {
+			s.Param.Grad, s.Param.HeadGrad = s.Grad, s.HeadGrad
+		}
 	}
 }
 

@@ -185,20 +185,7 @@ func (m *Model) cut(o Options) error {
 		l.place = i
 	}
 	if o.home != nil {
-		for _, i := range o.home.halves {
-			if err := m.halve(i); err != nil {
-				return err
-			}
-		}
-		for i, p := range m.Params {
-			of := o.home.Params[i]
-			p.home, p.split, p.staged = of.home, of.split, of.staged
-		}
-		m.chunks = o.home.chunks
-		for _, st := range o.home.stages {
-			m.stages = append(m.stages, m.Stage(st.From, st.To))
-		}
-		return nil
+		return m.cutLike(o.home)
 	}
 	if o.Halves {
 		m.HalveBlocks()
@@ -206,20 +193,8 @@ func (m *Model) cut(o Options) error {
 	ranks := o.Ranks
 	if len(ranks) < 2 {
 		ranks = []kernels.Device{m.dev}
-	} else {
-		if o.Experts {
-			if err := m.cutExperts(ranks); err != nil {
-				return err
-			}
-		}
-		if o.Blocks {
-			m.cutBlocks(ranks)
-		}
-		if o.Stages > 1 {
-			if err := m.cutStages(ranks, o.Stages, max(o.Chunks, 1), o.Cut); err != nil {
-				return err
-			}
-		}
+	} else if err := m.cutOver(ranks, o); err != nil {
+		return err
 	}
 	if o.Offload.Weights {
 		if err := m.leave(ranks, o.Offload.Stay); err != nil {
@@ -227,6 +202,40 @@ func (m *Model) cut(o Options) error {
 		}
 	}
 	m.allocateHomes(ranks)
+	return nil
+}
+
+// cutLike has the cuts, and the memory, of another rank's model.
+func (m *Model) cutLike(first *Model) error {
+	for _, i := range first.halves {
+		if err := m.halve(i); err != nil {
+			return err
+		}
+	}
+	for i, p := range m.Params {
+		of := first.Params[i]
+		p.home, p.split, p.staged = of.home, of.split, of.staged
+	}
+	m.chunks = first.chunks
+	for _, st := range first.stages {
+		m.stages = append(m.stages, m.Stage(st.From, st.To))
+	}
+	return nil
+}
+
+// cutOver divides experts, shards blocks and cuts stages over several ranks, whichever the options ask for.
+func (m *Model) cutOver(ranks []kernels.Device, o Options) error {
+	if o.Experts {
+		if err := m.cutExperts(ranks); err != nil {
+			return err
+		}
+	}
+	if o.Blocks {
+		m.cutBlocks(ranks)
+	}
+	if o.Stages > 1 {
+		return m.cutStages(ranks, o.Stages, max(o.Chunks, 1), o.Cut)
+	}
 	return nil
 }
 

@@ -135,45 +135,13 @@ func (t *timed) take(j *job, r *parallel.Rank, o TimeOptions) error {
 	if err := j.prepare(r); err != nil {
 		return err
 	}
-	for n := range j.warmSteps {
-		if _, _, err := j.supervisedStep(&runlog.Record{Step: n + 1}); err != nil || j.ctx.Err() != nil {
-			return errors.Join(err, j.ctx.Err())
-		}
-	}
-	j.trainer.Finish()
-	j.trainer.Replicas.ClearMoments()
-	if err := j.learner.copyWeights(""); err != nil {
+	if err := j.warmStart(); err != nil {
 		return err
 	}
-	var began time.Time
-	var took []stepSeconds
-	var times func() []trainer.RankTimes
-	for n := range o.Steps + 1 {
-		res, err := j.learner.step(j.ctx, j.warmSteps+n+1)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			if err := j.wait(); err != nil {
-				return err
-			}
-			times, began = j.learner.trainer.TimeSteps(), time.Now()
-			continue
-		}
-		if n == o.Steps {
-			if err := j.wait(); err != nil {
-				return err
-			}
-		}
-		now := time.Now()
-		took = append(took, stepSeconds{now.Sub(began).Seconds(), res.rolloutSeconds, res.trainSeconds})
-		began = now
-		t.answers, t.tokens = len(res.episodes), t.tokens+res.answerTokens
+	if err := t.timeSteps(j, o.Steps); err != nil {
+		return err
 	}
-	slices.SortFunc(took, func(a, b stepSeconds) int { return cmp.Compare(a.step, b.step) })
-	t.stepSeconds, t.longest, t.tokens = took[len(took)/2], took[len(took)-1].step, t.tokens/o.Steps
 	t.ranks, t.device = j.world.Size(), r.Dev.Name()
-	t.packs, t.update = trainer.MeanStep(times(), o.Steps)
 	if o.Kernels {
 		if err := t.profile(j, kernels, j.warmSteps+o.Steps+2); err != nil {
 			return err
@@ -181,6 +149,49 @@ func (t *timed) take(j *job, r *parallel.Rank, o TimeOptions) error {
 	}
 	j.trainer.Finish()
 	return t.hash(j)
+}
+
+// warmStart takes the steps on worked solutions, and leaves their weights to reinforcement learning.
+func (j *job) warmStart() error {
+	for n := range j.warmSteps {
+		if _, _, err := j.supervisedStep(&runlog.Record{Step: n + 1}); err != nil || j.ctx.Err() != nil {
+			return errors.Join(err, j.ctx.Err())
+		}
+	}
+	j.trainer.Finish()
+	j.trainer.Replicas.ClearMoments()
+	return j.learner.copyWeights("")
+}
+
+// timeSteps takes one step that warms up, and then times so many. A step ends when the host has what the next begins
+// with; the first of them begins, and the last ends, with idle devices.
+func (t *timed) timeSteps(j *job, steps int) error {
+	var began time.Time
+	var took []stepSeconds
+	var times func() []trainer.RankTimes
+	for n := range steps + 1 {
+		res, err := j.learner.step(j.ctx, j.warmSteps+n+1)
+		if err != nil {
+			return err
+		}
+		if n == 0 || n == steps {
+			if err := j.wait(); err != nil {
+				return err
+			}
+		}
+		if n == 0 {
+			times, began = j.learner.trainer.TimeSteps(), time.Now()
+			continue
+		}
+		now := time.Now()
+		took = append(took, stepSeconds{now.Sub(began).Seconds(), res.rolloutSeconds, res.trainSeconds})
+		began = now
+		t.answers, t.tokens = len(res.episodes), t.tokens+res.answerTokens
+	}
+	slices.SortFunc(took, func(a, b stepSeconds) int { return cmp.Compare(a.step, b.step) })
+	t.stepSeconds, t.longest, t.tokens = took[len(took)/2], took[len(took)-1].step, t.tokens/steps
+	t.packs, t.update = trainer.MeanStep(times(), steps)
+	return nil
 }
 
 // profile takes one more step, and times the kernels of its sampling and those of its update.

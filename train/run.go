@@ -10,11 +10,11 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
 	"lockstep/serve"
 	"lockstep/train/plan"
-	"lockstep/train/report"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/trainer"
@@ -110,65 +110,19 @@ func (j *job) close() (err error) {
 
 // prepare opens everything that the run needs. It writes nothing.
 func (j *job) prepare(r *parallel.Rank) error {
-	if err := plan.ChooseAuto(r.Dev, j.shape, plan.MemoryFor(r.Dev, j.shape)); err != nil {
-		return err
-	}
-	p, err := plan.New(r.Dev, j.shape)
+	line, err := j.admit(r)
 	if err != nil {
 		return err
 	}
-	if j.corpus, err = setup.OpenCorpus(j.shape, p.Model, p.Tokenizer); err != nil {
-		return err
-	}
-	j.tokenizer, j.stops = p.Tokenizer, serve.StopTokens(p.Model, p.Tokenizer)
-	if err := p.OpenEngines(r.Dev, j.corpus.Longest(j.shape.Rollout.MaxTokens)); err != nil {
-		return err
-	}
-	var line string
-	if j.memory, line, err = plan.Admit(r.Dev, p); err != nil {
-		return err
-	}
-	j.plan = p
 	if !j.options.Resume {
 		j.opening(line)
 	}
-	m, err := setup.LoadModel(j.world.Devices(), j.shape, p.Model.Config)
+	m, err := j.loadModel(r)
 	if err != nil {
 		return err
 	}
-	if j.ranks, err = serve.Distribute(j.world, r, m); err != nil {
+	if err := j.openLoops(r, m); err != nil {
 		return err
-	}
-	if err := j.ranks.Replicas.TrainShards(j.world); err != nil {
-		return err
-	}
-	if err := j.fillMasters(); err != nil {
-		return err
-	}
-	if err := p.ReserveRanks(j.world); err != nil {
-		return err
-	}
-	if err := j.openTrainer(); err != nil {
-		return err
-	}
-	if j.corpus.Pairs != nil {
-		if j.preference, err = openPreference(j.shape, j.trainer, j.corpus); err != nil {
-			return err
-		}
-	}
-	if setup.Generates(j.shape) {
-		if j.engine, err = j.ranks.NewEngines(p.EngineOptions()); err != nil {
-			return err
-		}
-	}
-	j.state.Digest = r.Dev.Definition().Digest()
-	j.state.Parameters, _ = m.Parameters()
-	j.state.Origin = origin{Settings: deciding(j.shape), Schedule: j.trainer.Schedule}
-	if j.shape.RL.Objective != "" {
-		if err := j.openLearner(r, m); err != nil {
-			return err
-		}
-		j.state.Origin.Schedule = j.learner.trainer.Schedule
 	}
 	if j.preference != nil { // before a checkpoint replaces the weights
 		if err := j.preference.openReference(j.ctx, filepath.Join(j.folder, referenceFile), j.options.Resume,
@@ -183,6 +137,74 @@ func (j *job) prepare(r *parallel.Rank) error {
 		return err // one line, so what else is to be said of a resumed run comes after
 	}
 	j.opening(line)
+	return nil
+}
+
+// admit reads the data and plans the memory of the run, before it takes any. It returns what the plan says of it, and
+// an error where devices have less.
+func (j *job) admit(r *parallel.Rank) (line string, err error) {
+	if err := plan.ChooseAuto(r.Dev, j.shape, plan.MemoryFor(r.Dev, j.shape)); err != nil {
+		return "", err
+	}
+	p, err := plan.New(r.Dev, j.shape)
+	if err != nil {
+		return "", err
+	}
+	if j.corpus, err = setup.OpenCorpus(j.shape, p.Model, p.Tokenizer); err != nil {
+		return "", err
+	}
+	j.tokenizer, j.stops = p.Tokenizer, serve.StopTokens(p.Model, p.Tokenizer)
+	if err := p.OpenEngines(r.Dev, j.corpus.Longest(j.shape.Rollout.MaxTokens)); err != nil {
+		return "", err
+	}
+	j.memory, line, err = plan.Admit(r.Dev, p)
+	j.plan = p
+	return line, err
+}
+
+// loadModel loads the weights, distributes them over ranks, and takes the memory that training needs besides.
+func (j *job) loadModel(r *parallel.Rank) (*model.Model, error) {
+	m, err := setup.LoadModel(j.world.Devices(), j.shape, j.plan.Model.Config)
+	if err != nil {
+		return nil, err
+	}
+	if j.ranks, err = serve.Distribute(j.world, r, m); err != nil {
+		return nil, err
+	}
+	if err := j.ranks.Replicas.TrainShards(j.world); err != nil {
+		return nil, err
+	}
+	if err := j.fillMasters(); err != nil {
+		return nil, err
+	}
+	return m, j.plan.ReserveRanks(j.world)
+}
+
+// openLoops opens what takes steps: the trainer, the engine of answers, and what preferences or reinforcement learning
+// put around them.
+func (j *job) openLoops(r *parallel.Rank, m *model.Model) (err error) {
+	if err := j.openTrainer(); err != nil {
+		return err
+	}
+	if j.corpus.Pairs != nil {
+		if j.preference, err = openPreference(j.shape, j.trainer, j.corpus); err != nil {
+			return err
+		}
+	}
+	if setup.Generates(j.shape) {
+		if j.engine, err = j.ranks.NewEngines(j.plan.EngineOptions()); err != nil {
+			return err
+		}
+	}
+	j.state.Digest = r.Dev.Definition().Digest()
+	j.state.Parameters, _ = m.Parameters()
+	j.state.Origin = origin{Settings: deciding(j.shape), Schedule: j.trainer.Schedule}
+	if j.shape.RL.Objective != "" {
+		if err := j.openLearner(r, m); err != nil {
+			return err
+		}
+		j.state.Origin.Schedule = j.learner.trainer.Schedule
+	}
 	return nil
 }
 
@@ -274,14 +296,6 @@ func (j *job) opening(memory string) {
 	}
 }
 
-func (j *job) note(format string, args ...any) {
-	if j.progress != nil {
-		j.progress.Note(format, args...)
-		return
-	}
-	fmt.Fprintf(j.options.Log, format+"\n", args...)
-}
-
 // createFolder creates and locks the folder of a new run. It returns an error where another process was faster.
 func (j *job) createFolder() (err error) {
 	if err := os.MkdirAll(j.folder, 0o755); err != nil {
@@ -295,58 +309,13 @@ func (j *job) createFolder() (err error) {
 	return err
 }
 
+// run takes the steps of a prepared run, from the first that is left to the last.
 func (j *job) run() (err error) {
-	if err := os.MkdirAll(filepath.Join(j.folder, checkpointsDir), 0o755); err != nil {
+	if err := j.writeInputs(); err != nil {
 		return err
 	}
-	if err := runlog.WriteFile(filepath.Join(j.folder, runlog.ShapeFile), j.shape.TOML()); err != nil {
-		return err
-	}
-	if j.preference != nil && j.preference.computed {
-		if err := j.preference.write(filepath.Join(j.folder, referenceFile)); err != nil {
-			return err
-		}
-	}
-	total, active := j.trainer.Model.Parameters()
-	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.folder, j.trainer.Model.Family,
-		report.Compact(float64(total)),
-		report.Compact(float64(active)), j.ranks.DeviceName(), j.state.Digest)
-	opened := []string{j.trainer.Model.Opened()}
-	if j.engine != nil {
-		opened = append(opened, j.trainer.Model.PagesOpened())
-	}
-	for _, line := range opened {
-		if line != "" {
-			j.note("%s", line)
-		}
-	}
-	if m := j.trainer.Model; m.InCodes() && m.LoRA == nil {
-		if err := m.CheckCodes(); err != nil {
-			j.note("the result will be saved as numbers, with the same bits: %v", err)
-		}
-	}
-	if c := j.trainer.Model.LoRA; c != nil && c.Dropout > 0 && c.Dropout != j.shape.LoRA.Dropout {
-		j.note("lora.path: the adapter was trained with lora_dropout %g; training goes on with lora.dropout = %g",
-			c.Dropout, j.shape.LoRA.Dropout)
-	}
-	for _, note := range j.shape.Notes {
-		j.note("%s", note)
-	}
-	j.showSample()
-	for _, field := range j.corpus.Ignored() {
-		j.note("%s", field)
-	}
-	if text := shortPacks(j.shape); text != "" {
-		j.note("%s", text)
-	}
-	if text := bubble(j.shape); text != "" && j.learner == nil {
-		j.note("%s", text)
-	}
-	if j.learner == nil && j.shape.Parallel.Stages == 1 {
-		if text := idleRanks(j.shape.Run.Packs, j.world.Size()/j.shape.Parallel.Context); text != "" {
-			j.note("%s", text)
-		}
-	}
+	j.noteModel()
+	j.noteBatches()
 	j.openGauges()
 	if j.metrics, err = runlog.OpenMetrics(j.folder, j.state.Step); err != nil {
 		return err
@@ -371,38 +340,18 @@ func (j *job) run() (err error) {
 	return j.finish()
 }
 
-// shortPacks says that no micro-batch has a segment for each rank of a context; "": some may have.
-func shortPacks(s *configs.Shape) string {
-	n := s.Parallel.Context
-	packs := max(s.Run.MicroBatch/s.Parallel.Interleave, 1)
-	have := packs * ((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
-	if n <= have {
-		return ""
+// writeInputs writes what a resumed run, a replay and the report read of this one's start.
+func (j *job) writeInputs() error {
+	if err := os.MkdirAll(filepath.Join(j.folder, checkpointsDir), 0o755); err != nil {
+		return err
 	}
-	return fmt.Sprintf("parallel.context: %d packs of data.pack_rows %d have %d segments of definition.segment %d, "+
-		"not one for each of %d ranks: fewer ranks divide them", packs, s.Data.PackRows, have, s.Definition.Segment, n)
-}
-
-// bubble says how long the ranks of a pipeline wait for one another; "": there is no pipeline.
-func bubble(s *configs.Shape) string {
-	n := s.Parallel.Stages
-	if n == 1 {
-		return ""
+	if err := runlog.WriteFile(filepath.Join(j.folder, runlog.ShapeFile), j.shape.TOML()); err != nil {
+		return err
 	}
-	micros, share := plan.Bubble(s)
-	return fmt.Sprintf("parallel.stages: ranks wait %.0f%% of the time in which a step's %d micro-batches pass %d "+
-		"stages: more of them lower that", 100*share, micros, n)
-}
-
-// idleRanks says which part of a step ranks without a pack wait; "": none.
-func idleRanks(packs, ranks int) string {
-	rounds := (packs + ranks - 1) / ranks
-	idle := rounds*ranks - packs
-	if idle == 0 {
-		return ""
+	if j.preference != nil && j.preference.computed {
+		return j.preference.write(filepath.Join(j.folder, referenceFile))
 	}
-	return fmt.Sprintf("ranks: %d packs of a step on %d ranks leave %d%% of them idle, make run.packs a multiple of %d",
-		packs, ranks, 100*idle/(rounds*ranks), ranks)
+	return nil
 }
 
 func (j *job) save() error {

@@ -32,15 +32,7 @@ func (j *job) step() error {
 	}
 	elapsed := time.Since(began).Seconds()
 	step := rec.Step
-	j.state.Step = step
-	if j.stream != nil {
-		j.state.Data = j.stream.State()
-	}
-	j.state.Tokens += tokens
-	j.state.Seconds += elapsed
-	if step > j.warmSteps {
-		j.took = append(j.took, elapsed)
-	}
+	j.count(step, tokens, elapsed)
 	rec.Tokens, rec.TokensPerSecond, rec.Memory = j.state.Tokens, runlog.Num(float64(tokens)/elapsed), plan.PeakMemory()
 	rec.Launches, rec.Waits, rec.Allocations = asked.Launches, asked.Waits, asked.Allocations
 	j.progress.Step(step, append(fields, j.usage(&rec, elapsed)...)...)
@@ -62,6 +54,19 @@ func (j *job) step() error {
 		return j.save()
 	}
 	return nil
+}
+
+// count moves the run's state, which checkpoints hold, past a step.
+func (j *job) count(step, tokens int, elapsed float64) {
+	j.state.Step = step
+	if j.stream != nil {
+		j.state.Data = j.stream.State()
+	}
+	j.state.Tokens += tokens
+	j.state.Seconds += elapsed
+	if step > j.warmSteps {
+		j.took = append(j.took, elapsed)
+	}
 }
 
 // supervisedStep takes one optimizer step on the next packs of the data.

@@ -76,21 +76,11 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 			"pipeline.blocks=")
 	}
 	for _, set := range meshes {
-		s, err := shape(slices.Concat(unstaged, set)...)
-		if err == nil && s.Parallel.Ranks > machine.Cards && machine.Device != "cpu" {
-			err = fmt.Errorf("parallel.ranks: %d ranks take a card each, and %s has %d", s.Parallel.Ranks, machine.Name,
-				machine.Cards)
-		}
-		var m *OnMesh
-		if err == nil {
-			m, err = o.plan(s)
-		}
-		switch {
-		case err == nil:
-			o.Meshes = append(o.Meshes, *m)
-		case len(meshes) == 1:
+		err := o.planMesh(shape, slices.Concat(unstaged, set))
+		if err != nil && len(meshes) == 1 {
 			return nil, err
-		default:
+		}
+		if err != nil {
 			o.refuse(set, err)
 		}
 	}
@@ -107,20 +97,42 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 		}
 		return cmp.Compare(b.Step.Rate(), a.Step.Rate())
 	})
-	if !o.Meshes[0].Fits() {
-		if o.Meshes[0].Context > 1 {
-			meshes = append(meshes, o.Meshes[0].set())
-		}
-		s, err := shape(slices.Concat(unstaged, meshes[len(meshes)-1])...)
-		for i := len(meshes) - 2; err != nil && i >= 0; i-- { // the one that divides most and is allowed
-			s, err = shape(slices.Concat(unstaged, meshes[i])...)
-		}
-		if err != nil {
-			return nil, err
-		}
-		o.Mend = o.mend(s)
+	if o.Meshes[0].Fits() {
+		return o, nil
 	}
-	return o, nil
+	if o.Meshes[0].Context > 1 {
+		meshes = append(meshes, o.Meshes[0].set())
+	}
+	return o, o.planMend(shape, unstaged, meshes)
+}
+
+// planMesh adds the plan of one mesh.
+func (o *OnMachine) planMesh(shape Shaper, set []string) error {
+	s, err := shape(set...)
+	if err != nil {
+		return err
+	}
+	if s.Parallel.Ranks > o.Machine.Cards && o.Machine.Device != "cpu" {
+		return fmt.Errorf("parallel.ranks: %d ranks take a card each, and %s has %d", s.Parallel.Ranks, o.Machine.Name,
+			o.Machine.Cards)
+	}
+	m, err := o.plan(s)
+	if err == nil {
+		o.Meshes = append(o.Meshes, *m)
+	}
+	return err
+}
+
+// planMend finds what would let the shape fit, on the mesh that divides most of those it allows: the last.
+func (o *OnMachine) planMend(shape Shaper, on []string, meshes [][]string) (err error) {
+	var s *configs.Shape
+	for _, set := range slices.Backward(meshes) {
+		if s, err = shape(slices.Concat(on, set)...); err == nil {
+			o.Mend = o.mend(s)
+			return nil
+		}
+	}
+	return err
 }
 
 // planContexts adds meshes whose packs are divided over as many ranks as can, where they have a segment for each.
@@ -160,16 +172,9 @@ func (o *OnMachine) planPipeline(shape Shaper, on []string) {
 	}
 	set := prefixed([]string{fmt.Sprintf("ranks=%d", o.Machine.Cards), "stages=0", "experts=1",
 		"weights=replicated", "interleave=1"})
-	s, err := shape(slices.Concat(on, set)...)
-	var m *OnMesh
-	if err == nil {
-		m, err = o.plan(s)
-	}
-	if err != nil {
+	if err := o.planMesh(shape, slices.Concat(on, set)); err != nil {
 		o.refuse(set, err)
-		return
 	}
-	o.Meshes = append(o.Meshes, *m)
 }
 
 // machineMeshes lists overrides of all meshes of so many ranks, those that divide most last.

@@ -27,31 +27,18 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 		step.rollouts(c, p.rolloutWork(t, answers))
 	}
 	p.clearStacks()
-	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks)}
 	var w trainer.StepWork
+	bubble := 0.0
 	if p.Model.Stages() > 0 {
 		w = p.longestStage(c, o, packs)
-		m.bubble = p.bubble(c, o, packs, w)
+		bubble = p.bubble(c, o, packs, w)
 	} else {
 		w = t.StepWork(packs, s.Data.PackRows)
 	}
-	lanes := min(s.Parallel.Interleave, w.Micros)
-	m.Interleave = lanes
-	m.share = w.Share
-	m.segments = w.Share * max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
-		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
-	if w.Share == 1 && p.Model.SmallGradients() {
-		m.segments = 1 // a rank does not wait for the one before
-	}
+	m := p.meshOf(w, bubble)
 	// of the first round, a quarter where all is computed again; answers wait for all of the last update
-	forward := float64(lanes*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
-	var states hostStates
-	for _, m := range p.models() {
-		if of := statesOf(m); of.passing()+of.updated > states.passing()+states.updated {
-			states = of
-		}
-	}
-	first := 2 // units that are updated before the forward: the embedding and a block
+	forward := float64(m.Interleave*w.Share) * c.arithmetic(w.Micro, machine.Share.Train) / 4
+	states, first := p.mostStates(), 2 // units that are updated before the forward: the embedding and a block
 	if s.Parallel.Weights == "sharded" {
 		first++
 	}
@@ -68,6 +55,29 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 		step.Tokens = s.RL.Prompts * s.RL.Group * s.Rollout.MaxTokens
 	}
 	return step, nil
+}
+
+// meshOf is what the time of a step of such work depends on besides.
+func (p *Plan) meshOf(w trainer.StepWork, bubble float64) mesh {
+	s := p.s
+	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks), share: w.Share, bubble: bubble}
+	m.Interleave = min(s.Parallel.Interleave, w.Micros)
+	m.segments = w.Share * max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
+		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
+	if w.Share == 1 && p.Model.SmallGradients() {
+		m.segments = 1 // a rank does not wait for the one before
+	}
+	return m
+}
+
+// mostStates is the optimizer state on the host of the rank that has most of it.
+func (p *Plan) mostStates() (most hostStates) {
+	for _, m := range p.models() {
+		if of := statesOf(m); of.passing()+of.updated > most.passing()+most.updated {
+			most = of
+		}
+	}
+	return most
 }
 
 // merge adds parts of one name.
