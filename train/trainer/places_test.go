@@ -58,15 +58,18 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Packs are dealt evenly to ranks that compute their own, in order, and no micro-batch has more than it may.
+// Packs are dealt in order, in each round as many to one rank as to another that computes its own, and no micro-batch
+// has more than it may.
 func TestMicroBatches(t *testing.T) {
 	for _, c := range []struct {
 		packs, ranks, micro, lanes, context int
 		want                                string
 	}{
 		{9, 1, 4, 1, 1, "4 4 1"}, {9, 2, 4, 1, 1, "2 2 2 3"}, {8, 2, 4, 1, 1, "4 4"}, {5, 2, 4, 1, 1, "2 3"},
-		{1, 2, 4, 1, 1, "1"}, {20, 2, 4, 1, 1, "3 3 4 3 3 4"}, {9, 2, 4, 2, 1, "1 2 1 2 1 2"}, {9, 2, 4, 1, 2, "4 4 1"},
-		{7, 3, 8, 1, 1, "2 2 3"}, {0, 2, 4, 1, 1, ""},
+		{1, 2, 4, 1, 1, "1"}, {20, 2, 4, 1, 1, "4 4 3 3 3 3"}, {9, 2, 4, 2, 1, "2 2 1 1 1 2"}, {9, 2, 4, 1, 2, "4 4 1"},
+		{7, 3, 8, 1, 1, "2 2 3"}, {0, 2, 4, 1, 1, ""}, {34, 2, 4, 1, 1, "4 4 4 4 3 3 3 3 3 3"},
+		{57, 2, 4, 1, 1, "4 4 4 4 4 4 4 4 3 3 3 3 3 3 3 4"}, {14, 4, 2, 1, 1, "2 2 2 2 1 1 2 2"},
+		{5, 3, 1, 1, 1, "1 1 1 1 1"},
 	} {
 		tr := &Trainer{Rank: &parallel.Rank{Size: c.ranks}, Model: &model.Model{},
 			Options: Options{MicroBatch: c.micro, Interleave: c.lanes, Context: c.context}}

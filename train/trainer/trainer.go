@@ -69,18 +69,27 @@ type StepResult struct {
 	Tokens         int     // rows computed
 }
 
-// microBatches cuts packs of a step. Where ranks compute packs of their own each gets as many micro-batches as
-// another, all of as many packs but one: a rank that computed a last one alone would keep the others waiting, and pass
-// sums of gradients that little hides. Later ones are larger, as the last packs may be short.
+// microBatches cuts packs of a step. Where ranks compute packs of their own they are dealt in rounds, in which each
+// gets as many packs as another: sums pass from rank to rank at every block, so a round takes as long as its largest
+// micro-batch. The packs that do not divide, of which the last may be short, go to the last ranks of the last round.
+// Earlier rounds are larger, as the last rank ends a block behind the first.
 func (t *Trainer) microBatches(packs [][]Sample) (micros [][][]Sample) {
 	ranks := t.Rank.Size
 	if ranks < 2 || t.Context > 1 || t.Model.Stages() > 0 {
 		return slices.Collect(slices.Chunk(packs, t.lanePacks()))
 	}
-	n, most := len(packs), t.lanePacks()*ranks
-	count := min((n+most-1)/most*ranks, n)
-	for i := range count {
-		micros = append(micros, packs[i*n/count:(i+1)*n/count])
+	most := t.lanePacks() * ranks
+	rounds, each, left := (len(packs)+most-1)/most, len(packs)/ranks, len(packs)%ranks
+	for round := range rounds {
+		for rank := range ranks {
+			size := (each + rounds - 1 - round) / rounds
+			if round == rounds-1 && rank >= ranks-left {
+				size++
+			}
+			if size > 0 {
+				micros, packs = append(micros, packs[:size]), packs[size:]
+			}
+		}
 	}
 	return micros
 }
