@@ -31,8 +31,8 @@ type Feed struct {
 }
 
 // Feed begins an optimizer step, counted from 1. known gets each micro-batch with its log-probabilities as soon as all
-// of its ranks have them, in the order of packs; it may be nil. It must not use the trainer, and where micro-batches
-// stream through a pipeline, the goroutine of the last rank calls it.
+// of its ranks have them, in the order of packs; it may be nil. It must not use the trainer: a goroutine of some rank
+// may call it, while devices compute.
 func (t *Trainer) Feed(step int, known func(b *Batch)) *Feed {
 	return &Feed{t: t, known: known, step: step, lists: -1}
 }
@@ -112,14 +112,15 @@ func (f *Feed) compute(packs [][]Sample, by stepRates, last bool) {
 		f.pass(packs, by)
 		packs = nil
 	}
-	w := portion{stepRates: by, row: f.rows, first: !f.begun, last: last}
 	micros := t.microBatches(packs)
 	places := dealt(micros, t.Context, t.Rank.Dev.Definition().Segment)
 	if len(places) == 0 && !last {
 		return
 	}
-	f.rows, f.begun = f.rows+CountRows(packs), true
 	done := make([]MicroBatch, len(places))
+	known := f.measures(done, places)
+	w := portion{stepRates: by, row: f.rows, first: !f.begun, last: last, known: known.add}
+	f.rows, f.begun = f.rows+CountRows(packs), true
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
 		norm, indexerNorm := t.rankStep(r, m, w, micros, places, done)
 		if r.ID == 0 {
@@ -130,17 +131,30 @@ func (f *Feed) compute(packs [][]Sample, by stepRates, last bool) {
 		b.Rows.LogProb = b.known
 		f.measure(b.Batch)
 	}
-	for i, m := range done {
-		if places[i] == hole {
-			continue
+	known.all()
+	for i := range done {
+		done[i].diverge(&f.res.IndexerLoss)
+	}
+}
+
+// measures hands out and measures the micro-batches of a portion, each when the log-probabilities of all its parts are
+// known.
+func (f *Feed) measures(done []MicroBatch, places []place) *inOrder {
+	o := newInOrder(len(places), func(i int) {
+		if places[i] == hole || !joined(done, places, i) {
+			return
 		}
-		if m.diverge(&f.res.IndexerLoss); joined(done, places, i) {
-			if f.known != nil {
-				f.known(m.Batch)
-			}
-			f.measure(m.Batch)
+		if f.known != nil {
+			f.known(done[i].Batch)
+		}
+		f.measure(done[i].Batch)
+	})
+	for i, p := range places {
+		if p == hole {
+			o.add(i)
 		}
 	}
+	return o
 }
 
 // measure adds a micro-batch whose log-probabilities are known to the results.

@@ -99,7 +99,7 @@ func (t *Trainer) ChunkWork(st model.Stage, packs, rows int) (w ChunkWork) {
 	p.X, p.Dropout = r.Stack.New(m.DType, b.rows(), m.Hidden), m.DropoutAt(0, 0)
 	if plain := (&Trainer{Options: Options{Objective: optim.SFT{}}}); st.Last() {
 		p.LogProb, p.Targets = r.Stack.New(kernels.F32, 1, b.rows()), b.targets(r)
-		p.Loss = plain.loss(r, p.LogProb, b)
+		p.Loss = plain.loss(r, p.LogProb, b, nil)
 	}
 	w.Forward = counted(func() { st.StepForward(r, p, t.Keep) })
 	backward := func() { st.StepBackward(r, p) }

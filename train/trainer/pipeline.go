@@ -129,7 +129,7 @@ func (p *pipeline) forward(task schedule.Task) {
 			p.done[task.Micro] = MicroBatch{batchPart: b, logprob: p.r.Stack.New(kernels.F32, 1, b.rows())}
 		}
 		f.pass.LogProb, f.pass.Targets = p.done[task.Micro].logprob, b.targets(r)
-		f.pass.Loss = p.t.loss(r, f.pass.LogProb, b)
+		f.pass.Loss = p.t.loss(r, f.pass.LogProb, b, nil)
 	}
 	st.StepForward(r, f.pass, p.t.Keep)
 	if task.Chunk == len(p.chunks)-1 {

@@ -16,6 +16,7 @@ type portion struct {
 	stepRates
 	row         int // of the step, that it begins with
 	first, last bool
+	known       func(place int) // is told whose log-probabilities are known before the rank has computed all
 }
 
 // stepRates is what all ranks know of a step; but for its number, from its last portion on.
@@ -32,7 +33,7 @@ type MicroBatch struct {
 	batchPart
 	logprob  kernels.Tensor
 	indexers *model.IndexerLoss // nil: they are frozen
-	known    []float32          // logprob, once it has been read
+	known    []float32          // logprob, of the first rows, as far as they have been read
 	kl       []float32          // of the indexers, [indexers, T], once it has been read
 }
 
@@ -109,7 +110,9 @@ func (t *Trainer) rounds(r *parallel.Rank, m *model.Model, by portion, micros []
 				w.tasks = append(w.tasks, task{})
 			}
 			for k, result := range t.forwardBackward(r, m, w)[:len(own)] {
-				done[own[k]] = result
+				if done[own[k]] = result; result.allKnown() {
+					by.known(own[k])
+				}
 			}
 		})
 	}
@@ -197,14 +200,32 @@ func firstRows(micros [][][]Sample, next int) []int {
 	return first
 }
 
-// readLater begins to copy what the micro-batch measured to the host, and returns what waits for that alone.
+// readLater begins to copy what the micro-batch measured to the host, as far as it is not there, and returns what waits
+// for that alone.
 func (m *MicroBatch) readLater(r *parallel.Rank) (wait func()) {
-	known := parallel.DownloadLater[float32](r, m.logprob)
-	kl := func() []float32 { return nil }
+	var known, kl func() []float32
+	if !m.allKnown() {
+		known = parallel.DownloadLater[float32](r, m.logprob)
+	}
 	if m.indexers != nil {
 		kl = parallel.DownloadLater[float32](r, m.indexers.KL)
 	}
-	return func() { m.known, m.kl = known(), kl() }
+	return func() {
+		if known != nil {
+			m.known = known()
+		}
+		if kl != nil {
+			m.kl = kl()
+		}
+	}
+}
+
+// learn keeps the log-probabilities of the next rows, which the objective asked for.
+func (m *MicroBatch) learn(logprob []float32) { m.known = append(m.known, logprob...) }
+
+// allKnown tells whether the objective has asked for the log-probabilities of all rows.
+func (m *MicroBatch) allKnown() bool {
+	return m.Batch != nil && len(m.known) == m.rows()
 }
 
 // Update takes the optimizer's step alone on the only rank, at a rate of 0, with the gradients that are there.
@@ -246,7 +267,7 @@ func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, w share) []M
 		on := b.upload(r)
 		on.IndexerLoss, on.Dropout = b.indexers, of.dropout
 		s.Passes = append(s.Passes, &model.Pass{Batch: on, Place: of.place, LogProb: b.logprob,
-			Targets: b.targets(r), Loss: t.loss(r, b.logprob, b.batchPart)})
+			Targets: b.targets(r), Loss: t.loss(r, b.logprob, b.batchPart, done[i].learn)})
 	}
 	if len(s.Passes) > 0 {
 		m.Step(r, s, t.Keep)
@@ -283,10 +304,17 @@ func derivatives(o optim.Objective, rows optim.Rows) []float32 {
 	return d
 }
 
-// loss gives the model the objective's derivatives as soon as what they need is known.
-func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, b batchPart) model.Loss {
+// loss gives the model the objective's derivatives as soon as what they need is known. learn, if it is not nil, gets the
+// log-probabilities that come to the host for that, in the order of rows.
+func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, b batchPart, learn func([]float32)) model.Loss {
 	rows := b.Rows
-	known := func(from, to int) []float32 { return parallel.Download[float32](r, logprob.ColRange(from, to)) }
+	known := func(from, to int) []float32 {
+		own := parallel.Download[float32](r, logprob.ColRange(from, to))
+		if learn != nil {
+			learn(own)
+		}
+		return own
+	}
 	derivative := func(rows optim.Rows) []float32 {
 		d := make([]float32, len(rows.Targets))
 		t.Objective.Derivative(d, rows)

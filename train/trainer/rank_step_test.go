@@ -8,6 +8,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
+	"lockstep/optim"
 	"lockstep/parallel"
 	"lockstep/parallel/schedule"
 	"lockstep/train/testshape"
@@ -95,6 +96,56 @@ func TestHeadGradBehindWeights(t *testing.T) {
 			if at < 0 || !slices.Contains(w.calls[at:], "weights") || !slices.Contains(w.calls[:at], "weights") {
 				t.Errorf("step %d: the head's share comes behind all else: %v", 1+step, w.calls)
 			}
+		}
+	})
+}
+
+// byRow is an objective whose derivatives need log-probabilities, and notes what it is asked to measure.
+type byRow struct {
+	optim.SFT
+	noted func(targets []int32)
+}
+
+func (byRow) Reach() optim.Reach { return optim.ReachRow }
+
+func (o byRow) Measure(m *optim.Measures, rows optim.Rows) {
+	o.noted(rows.Targets)
+	o.SFT.Measure(m, rows)
+}
+
+// Micro-batches whose log-probabilities the objective has asked for are measured while others are computed, before the
+// update, and no log-probability is read twice.
+func TestMeasuredBesideOthers(t *testing.T) {
+	s, err := testshape.Parse([]string{"run.micro_batch=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}, {sequence(2, 7)}, {sequence(3, 8)}})
+	onRanks(t, s, 1, 1, true, func(r *parallel.Rank, c model.Replicas, tr *trainer.Trainer) {
+		w := watch(r, c[0])
+		var last []int32 // targets
+		tr.Objective = byRow{noted: func(targets []int32) {
+			w.calls = append(w.calls, "measure")
+			last = append(last, targets[1])
+		}}
+		at := func(call string) (list []int) {
+			for i, c := range w.calls {
+				if c == call {
+					list = append(list, i)
+				}
+			}
+			return list
+		}
+		res := tr.Step(1, batch)
+		measured, weights := at("measure"), at("weights")
+		if len(measured) != 3 || measured[1] > weights[len(weights)-1] || measured[2] > at("update")[0] {
+			t.Errorf("measured behind others: %v", w.calls)
+		}
+		if n := len(at("wait for all")); n != 3 || len(at("read")) != 1 {
+			t.Errorf("log-probabilities are read twice: %v", w.calls)
+		}
+		if want := []int32{3, 4, 5}; !slices.Equal(last, want) || res.Targets != 21 {
+			t.Errorf("measured %v, want %v; %d targets", last, want, res.Targets)
 		}
 	})
 }
