@@ -116,11 +116,11 @@ func (o byRow) Measure(m *optim.Measures, rows optim.Rows) {
 // Micro-batches whose log-probabilities the objective has asked for are measured while others are computed, before the
 // update, and no log-probability is read twice.
 func TestMeasuredBesideOthers(t *testing.T) {
-	s, err := testshape.Parse([]string{"run.micro_batch=1"})
+	s, err := testshape.Parse([]string{"run.micro_batch=1", "definition.segment=64"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9)}, {sequence(2, 7)}, {sequence(3, 8)}})
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 90)}, {sequence(2, 7)}, {sequence(3, 8)}})
 	onRanks(t, s, 1, 1, true, func(r *parallel.Rank, c model.Replicas, tr *trainer.Trainer) {
 		w := watch(r, c[0])
 		var last []int32 // targets
@@ -141,10 +141,10 @@ func TestMeasuredBesideOthers(t *testing.T) {
 		if len(measured) != 3 || measured[1] > weights[len(weights)-1] || measured[2] > at("update")[0] {
 			t.Errorf("measured behind others: %v", w.calls)
 		}
-		if n := len(at("wait for all")); n != 3 || len(at("read")) != 1 {
+		if n := len(at("wait for all")); n != 4 || len(at("read")) != 1 {
 			t.Errorf("log-probabilities are read twice: %v", w.calls)
 		}
-		if want := []int32{3, 4, 5}; !slices.Equal(last, want) || res.Targets != 21 {
+		if want := []int32{3, 4, 5}; !slices.Equal(last, want) || res.Targets != 102 {
 			t.Errorf("measured %v, want %v; %d targets", last, want, res.Targets)
 		}
 	})
