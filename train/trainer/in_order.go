@@ -2,8 +2,8 @@ package trainer
 
 import "sync"
 
-// inOrder does something with each of some places, in their order, as soon as what it takes is known of the place and of
-// all before it. Ranks tell that from their goroutines, and whoever fills a gap does what is next: a host that has
+// inOrder does something with each of some places, in their order, as soon as what it takes is known of the place and
+// of all before it. Ranks tell that from their goroutines, and whoever fills a gap does what is next: a host that has
 // enqueued a backward pass is far ahead of its device.
 type inOrder struct {
 	mu    sync.Mutex

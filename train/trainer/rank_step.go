@@ -304,8 +304,8 @@ func derivatives(o optim.Objective, rows optim.Rows) []float32 {
 	return d
 }
 
-// loss gives the model the objective's derivatives as soon as what they need is known. learn, if it is not nil, gets the
-// log-probabilities that come to the host for that, in the order of rows.
+// loss gives the model the objective's derivatives as soon as what they need is known. learn, if it is not nil, gets
+// the log-probabilities that come to the host for that, in the order of rows.
 func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, b batchPart, learn func([]float32)) model.Loss {
 	rows := b.Rows
 	known := func(from, to int) []float32 {
