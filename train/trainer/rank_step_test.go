@@ -115,7 +115,7 @@ func (o byRow) Measure(m *optim.Measures, rows optim.Rows) {
 
 // Micro-batches whose log-probabilities the objective has asked for are measured while others are computed, before the
 // update, and no log-probability is read twice.
-func TestMeasuredBesideOthers(t *testing.T) {
+func TestMeasuredEarly(t *testing.T) {
 	s, err := testshape.Parse([]string{"run.micro_batch=1", "definition.segment=64"})
 	if err != nil {
 		t.Fatal(err)
