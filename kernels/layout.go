@@ -30,12 +30,29 @@ type Layout struct {
 // Rows is the number of rows of the batch.
 func (l *Layout) Rows() int { return int(l.Segments[len(l.Segments)-1]) }
 
+// Part is ranges [from, to) of the rows of a layout of whole sequences, one range below the other, as a layout whose
+// keys have the rows of the whole one. None of its spans has rows of two ranges.
+func (l *Layout) Part(ranges ...[2]int) *Layout {
+	part, row := &Layout{}, 0
+	for _, rows := range ranges {
+		for _, s := range l.Spans {
+			if first, end := max(s.Row, rows[0]), min(s.Row+s.Rows, rows[1]); first < end {
+				at := row + first - rows[0]
+				part.Spans = append(part.Spans, Span{Row: at, Rows: end - first, Pos: first - s.Row, Shift: s.Row - at})
+			}
+		}
+		row += rows[1] - rows[0]
+	}
+	part.Segments = []int32{0, int32(row)}
+	return part
+}
+
 // Keys of a tile that one of several devices takes of a sequence, at least and at most.
 const leastKeyTile, mostKeyTile = 16, 1408
 
 // DealKeys is ranges of rows of keys for each of several devices, in tiles from position 0 of each sequence. In two
-// rounds of tiles they come in both orders, so that devices have as much work where earlier keys have more. There are
-// some tiles for each device, of a long sequence tiles of mostKeyTile keys.
+// rounds of tiles they come in both orders, so that devices have as much work where earlier keys have more, or where
+// later queries have. There are some tiles for each device, of a long sequence tiles of mostKeyTile keys.
 func (l *Layout) DealKeys(devices int) (keys [][][2]int) {
 	size := leastKeyTile
 	for size < mostKeyTile && size < l.Rows()/(8*devices) {

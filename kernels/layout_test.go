@@ -78,6 +78,38 @@ func TestDealKeys(t *testing.T) {
 	}
 }
 
+// A part of a layout has the rows of its ranges, each at its position and before the keys of its sequence.
+func TestPart(t *testing.T) {
+	l := &Layout{Spans: []Span{{Rows: 5}, {Row: 5, Rows: 4}, {Row: 9, Rows: 3}}, Segments: []int32{0, 12}}
+	part := l.Part([2]int{3, 7}, [2]int{8, 9}, [2]int{10, 10}, [2]int{10, 12})
+	want := []Span{{Row: 0, Rows: 2, Pos: 3, Shift: 0}, {Row: 2, Rows: 2, Pos: 0, Shift: 3},
+		{Row: 4, Rows: 1, Pos: 3, Shift: 1}, {Row: 5, Rows: 2, Pos: 1, Shift: 4}}
+	if !slices.EqualFunc(part.Spans, want, func(a, b Span) bool {
+		return a.Row == b.Row && a.Rows == b.Rows && a.Pos == b.Pos && a.Shift == b.Shift
+	}) || part.Rows() != 7 {
+		t.Errorf("%+v of %d rows, want %+v", part.Spans, part.Rows(), want)
+	}
+	if none := l.Part(); none.Rows() != 0 || none.Spans != nil {
+		t.Errorf("no ranges: %+v", none)
+	}
+}
+
+// Each device is dealt much the same number of pairs of a row and a key before it of a long sequence.
+func TestDealRows(t *testing.T) {
+	l := &Layout{Spans: []Span{{Rows: 262144}}, Segments: []int32{0, 262144}}
+	for devices := 2; devices < 9; devices++ {
+		for i, ranges := range l.DealKeys(devices) {
+			pairs := 0.0
+			for _, s := range l.Part(ranges...).Spans {
+				pairs += float64(s.Rows) * float64(s.Pos+s.Pos+s.Rows+1) / 2
+			}
+			if share := pairs * float64(devices) / (262144 * 262145 / 2); share > 1.065 {
+				t.Errorf("device %d of %d has %.3f of its share", i, devices, share)
+			}
+		}
+	}
+}
+
 // Log-probabilities of greedy answers are of temperature 1.
 func TestInverse(t *testing.T) {
 	for temperature, want := range map[float32]float32{0: 1, 1: 1, 0.5: 2, 4: 0.25} {

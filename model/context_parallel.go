@@ -21,12 +21,34 @@ import (
 // By rows: one key is for all heads, whose gradient is one chain over queries and heads, or an indexer selects keys. A
 // rank computes its own rows as a chunk of prefill does, over the keys of all ranks, which it gathers. Backward, it
 // computes dq of its own rows, and of some keys the whole chain: queries and their gradients come some rows at a time.
+// Of an indexer it selects the keys of rows that it is dealt, since later rows have more to score.
 
 // Context is the rows of all ranks that divide the sequences of a batch.
 type Context struct {
 	Ranks  int             // above 1
 	From   int             // this rank's first row
 	Layout *kernels.Layout // of the rows of all of them, one rank's below the other's
+
+	dealt *kernels.Layout // of the rows that this rank is dealt
+}
+
+// dealtRows is the layout of the rows that this rank is dealt: as keys are, so that ranks have as many pairs of a row
+// and a key before it.
+func (b *Batch) dealtRows(r *parallel.Rank) *kernels.Layout {
+	c := b.Context
+	if c.dealt == nil {
+		c.dealt = c.Layout.Part(c.Layout.DealKeys(c.Ranks)[b.place(r)]...)
+	}
+	return c.dealt
+}
+
+// deal brings the rows that each rank is dealt of tensors that have this rank's; collectDealt is the way back.
+func (b *Batch) deal(g *parallel.Group, pairs ...parallel.Pair) *parallel.Exchange {
+	return g.Deal(b.Context.Layout.DealKeys(b.Context.Ranks), pairs...)
+}
+
+func (b *Batch) collectDealt(g *parallel.Group, pairs ...parallel.Pair) *parallel.Exchange {
+	return g.CollectDealt(b.Context.From, b.Context.Layout.DealKeys(b.Context.Ranks), pairs...)
 }
 
 // sequences is the layout of the rows that a mixer sees: whole sequences.

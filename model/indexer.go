@@ -69,12 +69,27 @@ func (n *Indexer) Forward(r *parallel.Rank, selected, u, x kernels.Tensor, cache
 	s.W = r.Stack.New(kernels.F32, x.Rows, n.Shape.Heads)
 	r.Dev.MatMul(s.W, nil, kernels.Term{X: x, W: n.Weights.W})
 	r.Dev.Scale(s.W, s.W, n.Scale)
-	if !selected.IsNil() {
-		if b.Context != nil {
-			keys.K = b.gather(r, keys.K)[0]
-		}
+	switch {
+	case selected.IsNil():
+	case b.Context != nil:
+		n.selectDealt(r, selected, b, s)
+	default:
 		dev.SelectKeys(selected, s.Q, s.W, keys, b.Layout, n.Shape)
 	}
+}
+
+// selectDealt is SelectKeys of the rows that this rank is dealt, of whose own it gets the lists from the other ranks.
+func (n *Indexer) selectDealt(r *parallel.Rank, selected kernels.Tensor, b *Batch, s *IndexerSaved) {
+	defer r.Stack.Release(r.Stack.Mark())
+	l := b.dealtRows(r)
+	q, w := r.Stack.New(s.Q.DType, l.Rows(), s.Q.Cols), r.Stack.New(s.W.DType, l.Rows(), s.W.Cols)
+	lists := r.Stack.New(selected.DType, l.Rows(), selected.Cols)
+	b.exchange(r, b.deal, []parallel.Pair{{Dst: q, Src: s.Q}, {Dst: w, Src: s.W}})
+	keys := kernels.KV{K: b.gather(r, s.K)[0]}
+	if l.Rows() > 0 {
+		n.ops.sparse.SelectKeys(lists, q, w, keys, l, n.Shape)
+	}
+	b.exchange(r, b.collectDealt, []parallel.Pair{{Dst: selected, Src: lists}})
 }
 
 // Backward takes the attention that the batch has gathered for each key as the target. It writes the divergence of each

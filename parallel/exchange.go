@@ -127,16 +127,57 @@ func (g *Group) gatherRows(own bool, pairs []Pair) *Exchange {
 // Collect copies rows of which members have some each: ranges[i] are the rows [from, to) that member i has in Src of
 // each pair, and Dst gets those from row `first` on.
 func (g *Group) Collect(first int, ranges [][][2]int, pairs ...Pair) *Exchange {
+	return g.collect(first, ranges, false, pairs)
+}
+
+// CollectDealt is Collect of rows that lie as Deal leaves them: Src has those of the member's ranges alone.
+func (g *Group) CollectDealt(first int, ranges [][][2]int, pairs ...Pair) *Exchange {
+	return g.collect(first, ranges, true, pairs)
+}
+
+func (g *Group) collect(first int, ranges [][][2]int, dealt bool, pairs []Pair) *Exchange {
 	return g.exchange("collect", post{src: sources(pairs)}, func(posts []post) (pieces []piece) {
 		for k, pair := range pairs {
 			for i, p := range posts {
+				before := 0 // rows of the member's ranges
 				for _, rows := range ranges[i] {
+					lies := rows[0]
+					if dealt {
+						lies = before
+					}
 					from, to := max(rows[0], first), min(rows[1], first+pair.Dst.Rows)
 					if from < to {
 						pieces = append(pieces, piece{i, pair.Dst.RowRange(from-first, to-first),
-							p.src[k].RowRange(from, to)})
+							p.src[k].RowRange(lies+from-rows[0], lies+to-rows[0])})
 					}
+					before += rows[1] - rows[0]
 				}
+			}
+		}
+		return pieces
+	})
+}
+
+// Deal copies the rows that each member is dealt of those of all, which have consecutive ones in the order of members:
+// ranges[i] are the rows [from, to) that Dst of member i gets, one range below the other.
+func (g *Group) Deal(ranges [][][2]int, pairs ...Pair) *Exchange {
+	return g.exchange("deal", post{src: sources(pairs)}, func(posts []post) (pieces []piece) {
+		for k, pair := range pairs {
+			at := 0 // of Dst
+			for _, rows := range ranges[g.Me] {
+				first := 0 // of the member's rows
+				for i, p := range posts {
+					src := p.src[k]
+					if from, to := max(rows[0], first), min(rows[1], first+src.Rows); from < to {
+						pieces = append(pieces, piece{i, pair.Dst.RowRange(at, at+to-from),
+							src.RowRange(from-first, to-first)})
+						at += to - from
+					}
+					first += src.Rows
+				}
+			}
+			if at != pair.Dst.Rows {
+				panic(fmt.Sprintf("parallel: %d rows dealt to %s", at, pair.Dst))
 			}
 		}
 		return pieces

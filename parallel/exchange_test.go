@@ -204,6 +204,42 @@ func TestCollect(t *testing.T) {
 	})
 }
 
+// Members are dealt rows of all, some of them none, and rows come back to those that had them.
+func TestDeal(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			had := func(member int) int { return 2 + (member+round)%3 }
+			var of []int // the member that has a row
+			for member := range r.Size {
+				of = append(of, slices.Repeat([]int{member}, had(member))...)
+			}
+			first := slices.Index(of, r.ID)
+			ranges := make([][][2]int, r.Size)
+			var want []float32
+			for from, i := 0, round; from < len(of); i++ {
+				to, member := min(from+1+i%3, len(of)), i/2%r.Size
+				ranges[member] = append(ranges[member], [2]int{from, to})
+				for row := from; row < to && member == r.ID; row++ {
+					v := number(of[row], round, row-slices.Index(of, of[row]))
+					want = append(want, v, v)
+				}
+				from = to
+			}
+			src, dst := fill(r, r.ID, round, had(r.ID), 2), r.Stack.New(kernels.F32, len(want)/2, 2)
+			r.Data.Deal(ranges, Pair{dst, src}).Wait()
+			if got := dst.F32s(); !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d is dealt %v, want %v", r.ID, got, want)
+			}
+			back := r.Stack.New(kernels.F32, src.Rows, 2)
+			r.Data.CollectDealt(first, ranges, Pair{back, dst}).Wait()
+			if got, want := back.F32s(), src.F32s(); !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d gets %v back, want %v", r.ID, got, want)
+			}
+			return nil
+		})
+	})
+}
+
 // Rows of all columns become columns of all rows, and come back.
 func TestRowsToHeads(t *testing.T) {
 	for seed := range uint64(3) {

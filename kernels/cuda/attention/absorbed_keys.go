@@ -105,19 +105,6 @@ func (w *keyWork) of(p keyPass) (tiles []keyTile) {
 	return tiles
 }
 
-// queriesOf is a part's queries as a layout of their own, by keys that have the rows of the whole one.
-func queriesOf(l *kernels.Layout, part kernels.KeyPart) *kernels.Layout {
-	own := &kernels.Layout{Segments: []int32{0, int32(part.To - part.From)}}
-	for _, s := range l.Spans {
-		if first, end := max(s.Row, part.From), min(s.Row+s.Rows, part.To); first < end {
-			row := first - part.From
-			own.Spans = append(own.Spans, kernels.Span{Row: row, Rows: end - first, Pos: first - s.Row,
-				Shift: s.Row - row})
-		}
-	}
-	return own
-}
-
 // allKeys is the keys of a layout, by all queries.
 func allKeys(l *kernels.Layout) kernels.KeyPart {
 	return kernels.KeyPart{To: l.Rows(), Keys: [][2]int{{0, l.Rows()}}, Begins: true, Ends: true}

@@ -89,7 +89,7 @@ func TestListedPasses(t *testing.T) {
 	l, rows, _ := attend([]int{130, 1, 2000, 64}, 0)
 	for _, part := range []kernels.KeyPart{allKeys(l), {From: 100, To: 1500, Keys: l.DealKeys(2)[1], Begins: true},
 		{From: 1500, To: rows, Keys: l.DealKeys(2)[0], Ends: true}} {
-		lists := &queryLists{numberedQueries: numberQueries(queriesOf(l, part), 0), topK: 130}
+		lists := &queryLists{numberedQueries: numberQueries(l.Part([2]int{part.From, part.To}), 0), topK: 130}
 		for _, room := range []int{1 << 30, 300, 7} {
 			checkListedPasses(t, l, part, listedPasses(l, part, lists, lists.calls(keyRows, 1, room, false)))
 		}

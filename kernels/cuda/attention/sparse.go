@@ -52,7 +52,7 @@ func (d *Ops) AttentionKeyGrad(dk, dv, sums, dout, delta, lse, q kernels.Tensor,
 	mustFollow(delta, sums)
 	g := &absorbedGradients{d: d, dk: dk, dv: dv, dout: dout, lse: lse, q: q, l: l, a: a, part: part, chains: sums,
 		delta: driver.AtType(delta, kernels.F32)}
-	g.compute(kernels.Tensor{}, kv, indices, queriesOf(l, part))
+	g.compute(kernels.Tensor{}, kv, indices, l.Part([2]int{part.From, part.To}))
 }
 
 // mustDivide panics where the gradients of parts of the rows have no kernels: only those of absorbed heads have.
