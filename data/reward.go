@@ -118,8 +118,18 @@ func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 	return newExternal("reward server "+s.name(), o.Parallel, s.judge), nil
 }
 
+// LocalRewarder computes rewards in this process, each by itself: an answer may have its reward as soon as it is
+// complete.
+type LocalRewarder interface {
+	Rewarder
+	Reward(a Answer) float64
+}
+
 // judge is a reward function that runs in this process, on all cores: while answers are judged, devices wait.
 type judge func(a Answer) float64
+
+// Reward is that of one answer.
+func (j judge) Reward(a Answer) float64 { return j(a) }
 
 func (j judge) Rewards(ctx context.Context, answers []Answer) ([]float64, error) {
 	rewards := make([]float64, len(answers))

@@ -45,7 +45,7 @@ type collector struct {
 	early    func(g *group, least int) error
 	shortest int // prompt of all questions; 0: not looked for
 
-	texts sync.WaitGroup // of answers, that are being decoded
+	texts sync.WaitGroup // of answers, that are being decoded, and rewarded where that takes no other process
 
 	order collectorOrder
 	collectorState
@@ -173,8 +173,8 @@ func (c *collector) ask(first int) error {
 	return nil
 }
 
-// store puts finished answers into their groups, and begins to decode their texts, on all cores: a device may wait, or
-// sample the next ones. Whoever reads texts waits for them.
+// store puts finished answers into their groups, and begins to decode their texts and to reward them, on all cores: a
+// device may wait, or sample the next ones. Whoever reads texts or rewards waits for them.
 func (c *collector) store(done []serve.Done) {
 	episodes := make([]*runlog.Episode, len(done))
 	for i, d := range done {
@@ -192,9 +192,17 @@ func (c *collector) store(done []serve.Done) {
 		checkpoint.InParallel(len(episodes), 1, func(from, to int) {
 			for _, e := range episodes[from:to] {
 				e.Text = c.decode(e.IDs, e.Finish)
+				c.rewardLocally(e)
 			}
 		})
 	})
+}
+
+// rewardLocally rewards an answer by itself, where this process computes rewards.
+func (c *collector) rewardLocally(e *runlog.Episode) {
+	if local, ok := c.Judge.(data.LocalRewarder); ok {
+		e.Reward = local.Reward(c.JudgedQuestions.Answer(e.Question, e.Text))
+	}
 }
 
 func (c *collector) complete() (n int) {
@@ -216,20 +224,26 @@ func (c *collector) overdue() bool {
 	return false
 }
 
-// judgeAll asks for the rewards of all complete groups that have none.
+// judgeAll asks for the rewards of all complete groups that have none, where answers have not had them by themselves.
 func (c *collector) judgeAll(ctx context.Context) error {
 	c.texts.Wait()
+	_, local := c.Judge.(data.LocalRewarder)
 	var asked []data.Answer
 	var places []*runlog.Episode
 	for _, g := range c.Groups {
 		if g.Missing > 0 || g.Judged {
 			continue
 		}
-		g.Judged = true
+		if g.Judged = true; local {
+			continue
+		}
 		for i := range g.Episodes {
 			e := &g.Episodes[i]
 			asked, places = append(asked, c.JudgedQuestions.Answer(e.Question, e.Text)), append(places, e)
 		}
+	}
+	if local {
+		return context.Cause(ctx)
 	}
 	rewards, err := c.Judge.Rewards(ctx, asked)
 	if err != nil {
@@ -304,5 +318,17 @@ func (c *collector) resume(st collectorState) {
 	c.engine.Refresh(st.Version)
 	c.engine.Resume(st.Pending)
 	st.Pending = nil
+	c.restore(st)
+}
+
+// restore continues from the groups of a checkpoint, which may be older than rewards of single answers.
+func (c *collector) restore(st collectorState) {
 	c.collectorState = st
+	for _, g := range st.Groups {
+		for i := range g.Episodes {
+			if e := &g.Episodes[i]; !g.Judged && len(e.IDs) > 0 {
+				c.rewardLocally(e)
+			}
+		}
+	}
 }

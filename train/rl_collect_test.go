@@ -3,7 +3,10 @@ package train
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +97,76 @@ func TestStore(t *testing.T) {
 		}
 	}()
 	k.store([]serve.Done{{Index: 8}})
+}
+
+// lengthReward is the reward of an answer in tests.
+func lengthReward(a data.Answer) float64 { return float64(100*a.Question + len(a.Text)) }
+
+// local rewards in this process, and is to be asked for each answer by itself.
+type local struct{ noJudge }
+
+func (local) Reward(a data.Answer) float64 { return lengthReward(a) }
+
+// elsewhere rewards in another process.
+type elsewhere struct{}
+
+func (elsewhere) Rewards(_ context.Context, answers []data.Answer) (list []float64, err error) {
+	for _, a := range answers {
+		list = append(list, lengthReward(a))
+	}
+	return list, nil
+}
+
+// Answers have their rewards when all are judged, whether as soon as their texts were there or all at once; those of a
+// checkpoint too, whose groups have not been judged.
+func TestRewards(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "questions.jsonl")
+	if err := os.WriteFile(path, []byte("{\"ids\": [1]}\n{\"ids\": [2]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	q, err := data.LoadQuestions(path, data.Options{End: -1, Vocab: 9, MaxRows: 9, Long: "error"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, judge := range []data.Rewarder{local{}, elsewhere{}} {
+		for _, restored := range []bool{false, true} {
+			k := &collector{groupSize: 2, decode: func(ids []int32, _ serve.FinishReason) string {
+				return strings.Repeat("x", len(ids))
+			}, JudgedQuestions: &setup.JudgedQuestions{Questions: q, Judge: judge}}
+			var st collectorState
+			var done []serve.Done
+			for g := range 2 {
+				st.Groups = append(st.Groups, &group{Asked: g, Missing: 2, Episodes: make([]runlog.Episode, 2)})
+				for i := range 2 {
+					e := &st.Groups[g].Episodes[i]
+					done = append(done, serve.Done{Index: 2*g + i, Result: serve.Result{IDs: make([]int32, 1+2*g+i)}})
+					if e.Question = g; restored {
+						e.IDs, e.Text = []int32{1}, strings.Repeat("x", 1+2*g+i)
+						st.Groups[g].Missing = 0
+					}
+				}
+			}
+			if k.restore(st); !restored {
+				k.store(done)
+			}
+			if err := k.judgeAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for g, want := range [][]float64{{1, 2}, {103, 104}} {
+				for i, e := range k.Groups[g].Episodes {
+					if e.Reward != want[i] || !k.Groups[g].Judged {
+						t.Errorf("%T, restored %t: group %d, answer %d: %g, want %g", judge, restored, g, i, e.Reward,
+							want[i])
+					}
+				}
+			}
+			ended, end := context.WithCancel(t.Context())
+			end()
+			if _, ok := judge.(data.LocalRewarder); ok && k.judgeAll(ended) == nil {
+				t.Error("a run that has ended goes on")
+			}
+		}
+	}
 }
 
 // Groups of one reward are left out where that is asked for, once all of their answers are judged.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"lockstep/data"
+	"lockstep/model/checkpoint"
 	"lockstep/optim"
 )
 
@@ -83,15 +84,19 @@ func Pack(batch []Sample, unit int, aggregate string, longest, packRows int) (b 
 	if given {
 		b.Scale = 1
 	}
-	for _, p := range data.FirstFit(order, rows, packRows) {
-		var samples []Sample
-		for _, first := range p.Samples {
-			for i, s := range batch[first : first+unit] {
-				samples = append(samples, s.WithWeight(weights[first+i]))
+	packs := data.FirstFit(order, rows, packRows)
+	b.Packs = make([][]Sample, len(packs))
+	checkpoint.InParallel(len(packs), 1, func(from, to int) { // devices wait
+		for p := from; p < to; p++ {
+			samples := make([]Sample, 0, len(packs[p].Samples)*unit)
+			for _, first := range packs[p].Samples {
+				for i, s := range batch[first : first+unit] {
+					samples = append(samples, s.WithWeight(weights[first+i]))
+				}
 			}
+			b.Packs[p] = samples
 		}
-		b.Packs = append(b.Packs, samples)
-	}
+	})
 	return b
 }
 
