@@ -110,6 +110,9 @@ type Device interface {
 	// rows of a group are consecutive or interleaved with those of others, see Groups.
 	MatMul(out Tensor, g *Groups, terms ...Term)
 	MatMulT(out Tensor, g *Groups, terms ...Term)
+	// MatMulLoRA: u[m,r] = round(scale * round(dot over k of x[m,k]*a[r,k])), MatMul and Scale of one term, then out is
+	// MatMul of terms. Those behind the first may have columns of u for their X; the first does not read it.
+	MatMulLoRA(out, u, x, a Tensor, scale float32, g *Groups, terms ...Term)
 	// WeightGrad: dw[n,k] += dot over rows m ascending of dy[m,n]*x[m,k], for each segment of the group from +0; steps
 	// of DotTC16 restart with it. Where interleaved groups share dw the dot of a segment goes over the rows of group 0,
 	// then of group 1, steps restarting at each. With Groups.Chain the dot continues from dw instead; with Fresh dw is

@@ -34,6 +34,12 @@ func (d rounding) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 	d.Device.MatMul(out, g, terms...)
 }
 
+func (d rounding) MatMulLoRA(out, u, x, a kernels.Tensor, scale float32, g *kernels.Groups, terms ...kernels.Term) {
+	d.Device.MatMul(u, g, kernels.Term{X: x, W: a})
+	d.Scale(u, u, scale)
+	d.MatMul(out, g, terms...)
+}
+
 // Definition.Acts is as if each product with a weight in codes rounded the rows that it reads, and those of adapters,
 // routers, heads and gates none.
 func TestActs(t *testing.T) {

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 	"lockstep/quant"
@@ -82,7 +84,7 @@ func (l *Linear) fakeQuantized(r *parallel.Rank, x kernels.Tensor, e quant.Encod
 
 // multiplyRead writes y, unless it is done, from what the weight reads of an input x and U of all adapters, and returns
 // what it reads as numbers, where the weight is trained.
-func (l *Linear) multiplyRead(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.Groups, use inputUse,
+func (l *Linear) multiplyRead(r *parallel.Rank, y, x kernels.Tensor, u projected, g *kernels.Groups, use inputUse,
 	done bool) (read kernels.Tensor) {
 	if done && !l.W.Trained() {
 		return read
@@ -103,7 +105,7 @@ func (l *Linear) multiplyRead(r *parallel.Rank, y, x, u kernels.Tensor, g *kerne
 }
 
 // multiplyCodes is multiplyRead of the codes of x.
-func (l *Linear) multiplyCodes(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.Groups,
+func (l *Linear) multiplyCodes(r *parallel.Rank, y, x kernels.Tensor, u projected, g *kernels.Groups,
 	done bool) (read kernels.Tensor) {
 	if l.W.Trained() {
 		read = r.Stack.New(x.DType, x.Rows, x.Cols)
@@ -188,9 +190,13 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, use inputUse, input func(
 	}
 	mark := r.Stack.Mark()
 	x := input()
-	var u kernels.Tensor
-	if !l.A.IsNil() {
-		u = l.project(r, x, g, k.drops())
+	var u projected
+	switch {
+	case l.A.IsNil():
+	case !done && k.drops() == nil && l.scaledAlike():
+		u = projected{r.Stack.New(x.DType, x.Rows, l.A.Rows), x}
+	default:
+		u.all = l.project(r, x, g, k.drops())
 	}
 	read := l.multiplyRead(r, y, x, u, g, use, done)
 	if !l.readsInput() {
@@ -198,24 +204,38 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, use inputUse, input func(
 		return y
 	}
 	if s != nil {
-		*s = LinearSaved{X: x, Read: read, U: u, dropout: k.drops()}
+		*s = LinearSaved{X: x, Read: read, U: u.all, dropout: k.drops()}
 	}
 	return y
 }
 
+// projected is U of all adapters, which the product with the weight computes from x, unless it is there already: then x
+// is nil.
+type projected struct{ all, x kernels.Tensor }
+
 // multiply writes y from the weight's term and U of all adapters.
-func (l *Linear) multiply(r *parallel.Rank, y kernels.Tensor, base kernels.Term, u kernels.Tensor, g *kernels.Groups) {
-	terms := []kernels.Term{base}
-	for _, a := range l.adapters() {
-		terms = append(terms, kernels.Term{X: u.ColRange(a.from, a.to), W: a.LoRA.B.W, From: a.From, To: a.To})
+func (l *Linear) multiply(r *parallel.Rank, y kernels.Tensor, base kernels.Term, u projected, g *kernels.Groups) {
+	terms, adapters := []kernels.Term{base}, l.adapters()
+	for _, a := range adapters {
+		terms = append(terms, kernels.Term{X: u.all.ColRange(a.from, a.to), W: a.LoRA.B.W, From: a.From, To: a.To})
 	}
-	r.Dev.MatMul(y, g, terms...)
+	if u.x.IsNil() {
+		r.Dev.MatMul(y, g, terms...)
+	} else {
+		r.Dev.MatMulLoRA(y, u.all, u.x, l.A, adapters[0].LoRA.Scale, g, terms...)
+	}
 	for _, sub := range l.Subs {
 		if sub.Bias != nil {
 			out := y.ColRange(sub.From, sub.To)
 			r.Dev.AddBias(out, out, sub.Bias.W, g)
 		}
 	}
+}
+
+// scaledAlike tells whether all adapters have one scale.
+func (l *Linear) scaledAlike() bool {
+	all := l.adapters()
+	return !slices.ContainsFunc(all, func(a adapter) bool { return a.LoRA.Scale != all[0].LoRA.Scale })
 }
 
 // project is U of all adapters: one product, or with dropout one for each.

@@ -139,6 +139,17 @@ func (rec *recorder) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rop
 
 func (rec *recorder) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
 	rec.Device.MatMul(out, g, terms...)
+	rec.product(out, terms)
+}
+
+func (rec *recorder) MatMulLoRA(out, u, x, a kernels.Tensor, scale float32, g *kernels.Groups, terms ...kernels.Term) {
+	rec.Device.MatMulLoRA(out, u, x, a, scale, g, terms...)
+	rec.product(u, []kernels.Term{{X: x, W: a}})
+	rec.product(out, terms)
+}
+
+// product records the output of a product.
+func (rec *recorder) product(out kernels.Tensor, terms []kernels.Term) {
 	if rec.module == headModule {
 		return
 	}

@@ -397,12 +397,15 @@ CUresult cuFuncGetParamInfo(CUfunction f, size_t i, size_t* offset, size_t* size
   return *offset = at, *size = k.sizes[i], CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned tx, unsigned ty, unsigned tz,
-                        unsigned shared, CUstream, void** values, void**) {
+CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** values, void**) {
+  unsigned gx = c->gridDimX, gy = c->gridDimY, gz = c->gridDimZ;
+  unsigned tx = c->blockDimX, ty = c->blockDimY, tz = c->blockDimZ;
   unsigned long long threads = (unsigned long long)tx * ty * tz;
   if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > f->kernel->threads ||
-      shared > f->dynamic)
+      c->sharedMemBytes > f->dynamic)
     return CUDA_ERROR_INVALID_VALUE;
+  bool early = c->numAttrs == 1 && c->attrs->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  if (c->numAttrs > early || c->hStream) fail("a launch as the project has none");
   for (int i = 0; i < f->kernel->parameters; i++)
     for (size_t at = 0; at + sizeof(CUdeviceptr) <= (size_t)f->kernel->sizes[i]; at += sizeof(CUdeviceptr)) {
       CUdeviceptr p;
@@ -410,9 +413,14 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
       if (!usable(current, p)) fail("%s of card %d gets memory of another", f->kernel->name, current->card);
     }
   draw();
-  bool fits = launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, shared, values);
+  bool fits = launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, c->sharedMemBytes, values, early);
   check_all(f->kernel->name);
   return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned tx, unsigned ty, unsigned tz,
+                        unsigned shared, CUstream, void** values, void**) {
+  CUlaunchConfig c = {gx, gy, gz, tx, ty, tz, shared, nullptr, nullptr, 0};
+  return cuLaunchKernelEx(&c, f, values, nullptr);
 }
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
@@ -447,6 +455,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 
 struct CUgraphNode_st {
   CUfunction f;
+  bool early = false;
   unsigned grid[3], threads[3], shared;
   std::vector<std::vector<char>> values;
 
@@ -462,8 +471,11 @@ struct CUgraphNode_st {
   CUresult run() {
     std::vector<void*> all;
     for (auto& v : values) all.push_back(v.data());
-    return cuLaunchKernel(f, grid[0], grid[1], grid[2], threads[0], threads[1], threads[2], shared, nullptr, all.data(),
-                          nullptr);
+    CUlaunchAttribute overlaps = {};
+    overlaps.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    CUlaunchConfig c = {grid[0], grid[1], grid[2], threads[0], threads[1], threads[2], shared, nullptr, &overlaps,
+                        early};
+    return cuLaunchKernelEx(&c, f, all.data(), nullptr);
   }
 };
 struct CUgraph_st {
@@ -479,11 +491,19 @@ extern "C" {
 CUresult cuGraphCreate(CUgraph* g, unsigned) { return *g = new CUgraph_st(), CUDA_SUCCESS; }
 CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph g, const CUgraphNode* before, size_t count,
                               const CUDA_KERNEL_NODE_PARAMS* p) {
-  if (count > 1 || (count == 1) != !g->nodes.empty() || (count == 1 && before[0] != g->nodes.back()))
-    fail("a graph whose kernels are not in a row");
+  if (count > 0 || before) fail("a node of a graph with dependencies");
   *node = new CUgraphNode_st();
   (*node)->set(p);
   g->nodes.push_back(*node);
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphAddDependencies_v2(CUgraph g, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData* edge, size_t count) {
+  size_t n = g->nodes.size();
+  if (count != 1 || n < 2 || *from != g->nodes[n - 2] || *to != g->nodes[n - 1])
+    fail("a graph whose kernels are not in a row");
+  (*to)->early = edge->type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+  if ((*to)->early != (edge->from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphInstantiate(CUgraphExec* e, CUgraph g, unsigned long long) {

@@ -67,6 +67,7 @@ struct Launch {
   u64 seed;
   u32 total;
   std::atomic<u32> next{0};
+  std::atomic<bool> waits{false};  // for the kernel before it
 };
 
 static thread_local Block* own;
@@ -501,7 +502,7 @@ static State* state_of(const Kernel& k) {
   return s;
 }
 
-bool launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values) {
+bool launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values, bool early) {
   static Cores& cores = *new Cores();
   static u64 asked = getenv("EMULATE_SEED") ? strtoull(getenv("EMULATE_SEED"), nullptr, 10) : 1;
   static std::atomic<u64> launches{0};
@@ -510,7 +511,12 @@ bool launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** 
   l.seed = (asked * 1000003 + ++launches) * 0xd1342543de82ef95;
   l.total = blocks.x * blocks.y * blocks.z;
   cores.carry_out(l);
-  return shared_of(l) <= kSharedMost;
+  bool fits = shared_of(l) <= kSharedMost;
+  if (fits && early && !l.waits) fail("%s begins before the kernel before it ends, and never waits for it", k.name);
+  return fits;
 }
 
 }  // namespace emu
+
+// A wait for the kernel before is noted: it has ended.
+void ptx::griddepcontrol_wait() { emu::block()->launch->waits = true; }

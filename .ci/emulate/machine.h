@@ -108,8 +108,8 @@ void multiply(const Warp& w, size_t count);  // the first products that are not 
 void count_off(u64* bar, int arrivals, int bytes);
 
 // launch runs a kernel and returns when it is done: false where its blocks had more shared memory than there is, which
-// is known when they have declared it.
-bool launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values);
+// is known when they have declared it. One that may begin before the kernel before it ends (early) has to wait for it.
+bool launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values, bool early);
 
 // Map is what cuTensorMapEncodeTiled leaves in the 128 bytes of a CUtensorMap: matrices, copied in boxes.
 struct Map {

@@ -88,6 +88,9 @@ inline void bar_sync(u32 barrier, u32 count) { emu::block_sync(barrier, count); 
 inline void bar_arrive(u32 barrier, u32 count) { emu::block_arrive(barrier, count); }
 inline void fence_mbarrier_init_release_cluster() {}
 inline void fence_proxy_async_shared__cta() {}
+// Kernels that begin before the one before them ends: here none does, and that it waits is counted.
+void griddepcontrol_wait();
+inline void griddepcontrol_launch_dependents() {}
 inline void setmaxnreg_inc_sync_aligned_u32(int) {}
 inline void setmaxnreg_dec_sync_aligned_u32(int) {}
 

@@ -17,6 +17,13 @@ func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.
 	}
 }
 
+// MatMulLoRA breaks what MatMul does.
+func (d *Device) MatMulLoRA(out, u, x, a kernels.Tensor, scale float32, g *kernels.Groups, terms ...kernels.Term) {
+	d.MatMul(u, g, kernels.Term{X: x, W: a})
+	d.Scale(u, u, scale)
+	d.MatMul(out, g, terms...)
+}
+
 // MatMulT breaks [kernels.BreakAdapter], where latent attention is absorbed.
 func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
 	if d.breaks(kernels.BreakAdapter, out.Rows) && len(terms) > 1 {

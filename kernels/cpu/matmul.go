@@ -12,6 +12,13 @@ func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.
 	d.product("MatMul", out, g, terms, false)
 }
 
+// MatMulLoRA: u = round(scale * round(x a^T)), then MatMul of terms, which may read u.
+func (d *Device) MatMulLoRA(out, u, x, a kernels.Tensor, scale float32, g *kernels.Groups, terms ...kernels.Term) {
+	d.MatMul(u, g, kernels.Term{X: x, W: a})
+	d.Scale(u, u, scale)
+	d.MatMul(out, g, terms...)
+}
+
 // MatMulT: out[m,k] = round(dot over the terms, over n of x[m,n]*w[n,k]).
 func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
 	d.product("MatMulT", out, g, terms, true)

@@ -254,3 +254,26 @@ func TestMatMulIgnoresOtherRows(t *testing.T) {
 		}
 	}
 }
+
+// The product of adapters is rounded, scaled and rounded again before the weight's product goes on over it.
+func TestMatMulLoRA(t *testing.T) {
+	const rows, n, k, rank, scale = 9, 40, 33, 8, 0.3
+	def := kernels.Default()
+	def.Dot = kernels.DotTC16
+	rng := rand.New(rand.NewPCG(7, 1))
+	draw := func(rows, cols int) kernels.Tensor { return strided(rng, kernels.BF16, 1, rows, cols, 0) }
+	for _, d := range devices(t, def) {
+		x, w, a, b := draw(rows, k), draw(n, k), draw(rank, k), draw(n, rank)
+		u, want := draw(rows, rank), draw(rows, n)
+		d.MatMul(u, nil, kernels.Term{X: x, W: a})
+		for i, v := range u.BF16s() {
+			u.BF16s()[i] = kernels.RoundBF16(kernels.FromBF16(v) * scale)
+		}
+		d.MatMul(want, nil, kernels.Term{X: x, W: w}, kernels.Term{X: u, W: b})
+		out, own := draw(rows, n), draw(rows, rank)
+		d.MatMulLoRA(out, own, x, a, scale, nil, kernels.Term{X: x, W: w}, kernels.Term{X: own, W: b})
+		if !slices.Equal(out.BF16s(), want.BF16s()) || !slices.Equal(own.BF16s(), u.BF16s()) {
+			t.Error(d.Name(), ": not the product that adds a scaled one")
+		}
+	}
+}

@@ -47,6 +47,10 @@ func (d *Device) JoinHeadsBackward(dOwn, dshared, dout kernels.Tensor) { d.rows(
 func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
 	d.product(out, g, terms)
 }
+func (d *Device) MatMulLoRA(out, u, x, a kernels.Tensor, _ float32, g *kernels.Groups, terms ...kernels.Term) {
+	d.product(u, g, []kernels.Term{{X: x, W: a}})
+	d.product(out, g, terms)
+}
 func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
 	d.product(out, g, terms)
 }

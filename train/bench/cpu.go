@@ -238,6 +238,12 @@ func (d *recorder) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernel
 	d.note("MatMul", g, out.Rows, out.Cols, terms[0].X.Cols)
 }
 
+func (d *recorder) MatMulLoRA(out, u, x, a kernels.Tensor, scale float32, g *kernels.Groups, terms ...kernels.Term) {
+	d.Device.MatMulLoRA(out, u, x, a, scale, g, terms...)
+	d.note("MatMul", g, u.Rows, u.Cols, x.Cols)
+	d.note("MatMul", g, out.Rows, out.Cols, terms[0].X.Cols)
+}
+
 func (d *recorder) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
 	d.Device.MatMulT(out, g, terms...)
 	d.note("MatMulT", g, out.Rows, out.Cols, terms[0].X.Cols)

@@ -12,6 +12,7 @@ import (
 	"lockstep/kernels/cuda"
 	"lockstep/kernels/cuda/cudatest"
 	"lockstep/kernels/cuda/gemm"
+	"lockstep/quant"
 )
 
 // BenchmarkAttention prints the lines of BenchAttention for both definitions of exp2.
@@ -198,5 +199,50 @@ func quantizedPaths(d *cuda.Device, each time.Duration, c MatMulCase) {
 		}
 		free()
 		fmt.Println(line)
+	}
+}
+
+// A product with adapters by one call, next to its parts: U, the weight's product with what U adds, and the weight's
+// alone, as graphs whose weights are not in the cache.
+func BenchmarkLoRA(b *testing.B) {
+	d := cudatest.Card.(*cuda.Device)
+	const rows, rank, copies = 256, 16, 8
+	for _, s := range [][3]int{{5120, 2048, 3}, {2048, 4096, 1}} {
+		n, k, adapters := s[0], s[1], s[2]
+		for _, coded := range []bool{false, true} {
+			keep, mem := d.Held(), kernels.NewArena(d)
+			a, out, u, x := mem.New(kernels.BF16, adapters*rank, k), mem.New(kernels.BF16, rows, n),
+				mem.New(kernels.BF16, rows, adapters*rank), mem.New(kernels.BF16, rows, k)
+			up := mem.New(kernels.BF16, n, rank)
+			for _, t := range []kernels.Tensor{a, u, x, up} {
+				FillRandom(d, t)
+			}
+			var weights []kernels.Term
+			for range copies {
+				if coded {
+					q := randomQuantized(d, mem, quant.FP8x128.Format(), 1, n, k)
+					weights = append(weights, kernels.Term{Q: &q})
+					continue
+				}
+				w := mem.New(kernels.BF16, n, k)
+				FillRandom(d, w)
+				weights = append(weights, kernels.Term{W: w})
+			}
+			product := func(call func(base kernels.Term)) float64 {
+				return timeGraph(d, 30*time.Millisecond, func() {
+					for _, w := range weights {
+						w.X = x
+						call(w)
+					}
+				}) / copies * 1e6
+			}
+			adds := kernels.Term{X: u.ColRange(0, rank), W: up}
+			fmt.Printf("%d x %d x %d, codes %t: U %.1f us, product %.1f, with what U adds %.1f, by one call %.1f\n",
+				rows, n, k, coded, product(func(kernels.Term) { d.MatMul(u, nil, kernels.Term{X: x, W: a}) }),
+				product(func(w kernels.Term) { d.MatMul(out, nil, w) }),
+				product(func(w kernels.Term) { d.MatMul(out, nil, w, adds) }),
+				product(func(w kernels.Term) { d.MatMulLoRA(out, u, x, a, 2, nil, w, adds) }))
+			d.Release(keep)
+		}
 	}
 }

@@ -42,6 +42,7 @@ type Context struct {
 	owned     []allocation // what Alloc gave out
 	host      []pinnedHost // what Pin gave out
 	params    []byte       // of the current launch
+	early     bool         // the next launch is
 	scratch   cu.DevicePtr // workspace of one operation
 	size      int          // bytes of scratch
 	meta      bool         // counts memory and computes nothing

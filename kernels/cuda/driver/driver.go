@@ -15,25 +15,39 @@ static void lockstepValues(void **values, char *params, const size_t *offsets, s
 	for (size_t i = 0; i < count; i++) values[i] = params + offsets[i] - offsets[0];
 }
 
+// lockstepLaunch enqueues a kernel. An early one begins when all blocks of the kernel before it have said so
+// (griddepcontrol.launch_dependents) or ended.
 static CUresult lockstepLaunch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared,
-                               char *params, const size_t *offsets, size_t count) {
+                               int early, char *params, const size_t *offsets, size_t count) {
 	void *values[64];
 	lockstepValues(values, params, offsets, count);
-	return cuLaunchKernel(f, gx, gy, gz, threads, 1, 1, shared, NULL, values, NULL);
+	if (!early) return cuLaunchKernel(f, gx, gy, gz, threads, 1, 1, shared, NULL, values, NULL);
+	CUlaunchAttribute overlaps = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+		.value.programmaticStreamSerializationAllowed = 1};
+	CUlaunchConfig c = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads, .blockDimY = 1,
+		.blockDimZ = 1, .sharedMemBytes = shared, .attrs = &overlaps, .numAttrs = 1};
+	return cuLaunchKernelEx(&c, f, values, NULL);
 }
 
 // lockstepNode appends a kernel to a graph after *node (if any) where exec is NULL, and otherwise changes *node of an
 // instantiated graph.
 static CUresult lockstepNode(CUgraph graph, CUgraphExec exec, CUgraphNode *node, CUfunction f, unsigned gx, unsigned gy,
-                             unsigned gz, unsigned threads, unsigned shared, char *params, const size_t *offsets,
-                             size_t count) {
+                             unsigned gz, unsigned threads, unsigned shared, int early, char *params,
+                             const size_t *offsets, size_t count) {
 	void *values[64];
 	lockstepValues(values, params, offsets, count);
 	CUDA_KERNEL_NODE_PARAMS p = {.func = f, .gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads,
 		.blockDimY = 1, .blockDimZ = 1, .sharedMemBytes = shared, .kernelParams = values};
 	if (exec != NULL) return cuGraphExecKernelNodeSetParams(exec, *node, &p);
 	CUgraphNode before = *node;
-	return cuGraphAddKernelNode(node, graph, &before, before != NULL, &p);
+	CUresult code = cuGraphAddKernelNode(node, graph, NULL, 0, &p);
+	if (code != CUDA_SUCCESS || before == NULL) return code;
+	CUgraphEdgeData edge = {0};
+	if (early) {
+		edge.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
+		edge.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+	}
+	return cuGraphAddDependencies_v2(graph, &before, node, &edge, 1);
 }
 
 // lockstepCopyRows copies rows of this card or of a peer; pitches and width are in bytes.
@@ -139,11 +153,19 @@ type call struct {
 	threads int
 	shared  int    // bytes, in addition to what the kernel declares
 	params  []byte // laid out as in a C struct
+	early   bool   // see [Context.Early]
 }
 
 func (c *call) equal(o *call) bool {
-	return c.f == o.f && c.grid == o.grid && c.threads == o.threads && c.shared == o.shared &&
+	return c.f == o.f && c.grid == o.grid && c.threads == o.threads && c.shared == o.shared && c.early == o.early &&
 		bytes.Equal(c.params, o.params)
+}
+
+func (c *call) isEarly() C.int {
+	if c.early {
+		return 1
+	}
+	return 0
 }
 
 // keep is the call with its parameters copied into buf.
@@ -159,7 +181,7 @@ func (c *call) run() error {
 		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.f.name, len(c.params), c.f.size)
 	}
 	code := C.lockstepLaunch(c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads),
-		C.uint(c.shared),
+		C.uint(c.shared), c.isEarly(),
 		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
 	if code != C.CUDA_SUCCESS {
 		return fmt.Errorf("%s: %w", c.f.name, failure(code))
@@ -238,9 +260,9 @@ func newGraph(calls []call) (*graph, error) {
 	return g, nil
 }
 
-// hasKernels tells whether the graph launches the kernels of these calls.
+// hasKernels tells whether the graph launches the kernels of these calls, the same ones early.
 func (g *graph) hasKernels(calls []call) bool {
-	return slices.EqualFunc(g.calls, calls, func(x, y call) bool { return x.f == y.f })
+	return slices.EqualFunc(g.calls, calls, func(x, y call) bool { return x.f == y.f && x.early == y.early })
 }
 
 // update gives each node what its kernel is to be launched with from now on, where that differs.
@@ -263,7 +285,7 @@ func node(plan C.CUgraph, exec C.CUgraphExec, n *C.CUgraphNode, c *call) error {
 		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.f.name, len(c.params), c.f.size)
 	}
 	code := C.lockstepNode(plan, exec, n, c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]),
-		C.uint(c.threads), C.uint(c.shared),
+		C.uint(c.threads), C.uint(c.shared), c.isEarly(),
 		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
 	if code != C.CUDA_SUCCESS {
 		return fmt.Errorf("%s: %w", c.f.name, failure(code))

@@ -11,12 +11,18 @@ func (c *Context) Launch(kernel string, grid [3]int, threads, sharedBytes int, p
 	if !ok {
 		panic("cuda: no kernel " + kernel)
 	}
+	early := c.early
+	c.early = false
 	if c.meta || grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
 		return
 	}
 	c.params = append(c.params[:0], params...)
-	c.enqueue(&call{f, grid, threads, sharedBytes, c.params})
+	c.enqueue(&call{f, grid, threads, sharedBytes, c.params, early})
 }
+
+// Early has the next launch begin while the one before it still runs, from when that allows it. Its kernel waits for
+// that one's end (griddepcontrol.wait) before it reads what that writes, or ends itself; what came earlier has ended.
+func (c *Context) Early() { c.early = true }
 
 // enqueue launches a kernel, or hands it to the repeated sequence.
 func (c *Context) enqueue(k *call) {

@@ -42,7 +42,7 @@ extern "C" __global__ void declaring_f32(float *x) {
 		{"declaring_f32", MaxShared - 1023, false}, {"declaring_f32", MaxShared, false},
 	} {
 		err := c.Attempt(func() error {
-			return c.launch(&call{c.kernels[k.kernel], [3]int{1, 1, 1}, 2, k.shared, params})
+			return c.launch(&call{c.kernels[k.kernel], [3]int{1, 1, 1}, 2, k.shared, params, false})
 		})
 		if (err == nil) != k.fits || err != nil && !strings.HasPrefix(err.Error(), k.kernel) {
 			t.Errorf("%s with %d bytes of shared memory: %v, fits %t", k.kernel, k.shared, err, k.fits)

@@ -52,6 +52,6 @@ func (c *Context) move(dst, src cu.DevicePtr, bytes int) error {
 		bytes    int32
 	}{dst, src, int32(bytes)}
 	blocks := (bytes + moveThreads*moveBytes - 1) / (moveThreads * moveBytes)
-	k := call{c.kernels[Kernels[0]], [3]int{blocks, 1, 1}, moveThreads, 0, Bytes(&params)[:20]}
+	k := call{c.kernels[Kernels[0]], [3]int{blocks, 1, 1}, moveThreads, 0, Bytes(&params)[:20], false}
 	return c.launch(&k)
 }

@@ -83,7 +83,8 @@ type productTerms struct {
 	height     int32
 	box        int32
 	headStride int32
-	_          [28]byte
+	scale      float32
+	_          [24]byte
 }
 
 // They lie in memory as in C.
@@ -100,6 +101,7 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.height)-1368]
 	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.box)-1372]
 	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.headStride)-1376]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.scale)-1380]
 )
 
 // quantizedAloneLines is struct Lines of quantized_alone.cuh.
@@ -223,7 +225,7 @@ func launchFp8x128[P1, P2 driver.Operand](ctx *driver.Context, variant string, g
 // nn_vector_bf16, nn_any_f32, nn_any_bf16.
 func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads, sharedBytes int,
 	out P1, ldo int, offsets P2, groups, segments, m, begin, n int, t0, t1, t2, t3, t4 *matmulTerm, count,
-	headStride int) {
+	headStride int, scale float32) {
 	params := struct {
 		out        cu.DevicePtr
 		ldo        int64
@@ -242,13 +244,14 @@ func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, gr
 		count      int32
 		_          [4]byte
 		headStride int64
+		scale      float32
 	}{
 		out: driver.At(out), ldo: int64(ldo), offsets: driver.AtType(offsets, kernels.I32),
 		groups: driver.Int32(groups), segments: driver.Int32(segments), m: driver.Int32(m), begin: driver.Int32(begin),
 		n: driver.Int32(n), t0: *t0, t1: *t1, t2: *t2, t3: *t3, t4: *t4, count: driver.Int32(count),
-		headStride: int64(headStride),
+		headStride: int64(headStride), scale: scale,
 	}
-	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:384])
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:388])
 }
 
 // launchProductAlone enqueues a kernel of quantized_alone.cu: nt_int4_bf16_32_alone, nt_int4_bf16_32_tall,

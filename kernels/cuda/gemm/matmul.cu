@@ -140,7 +140,7 @@ __device__ inline bool rows_of(const int* offsets, int groups, int segments, int
 
 template <bool BK, bool VECTOR, class T>
 __device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int segments, int m, int begin,
-                              int n, const Term* terms, int count, long long head_stride) {
+                              int n, const Term* terms, int count, long long head_stride, float scale) {
   int group, from, to, own = blockIdx.z;
   if (!rows_of(offsets, groups, segments, m, group, from, to)) return;
   int col = begin + blockIdx.x * kTile;
@@ -154,7 +154,9 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
     chain<true, BK, VECTOR>(t, a, b, (int)e.k, shared);
   }
   each(t, [&](int i, int j, float v) {
-    if (from + i < to && col + j < n) store(out, (from + i) * ldo + col + j, v);
+    if (from + i >= to || col + j >= n) return;
+    if (scale != 1.f) v = (sizeof(T) == 2 ? widen(narrow(v)) : v) * scale;
+    store(out, (from + i) * ldo + col + j, v);
   });
 }
 
@@ -162,9 +164,9 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
 // A launch computes columns [begin, n) of out.
 #define MATMUL(name, BK, VECTOR, T)                                                                                \
   KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int segments, int m, int begin, int n, Term t0, \
-         Term t1, Term t2, Term t3, Term t4, int count, long long head_stride) {                                   \
+         Term t1, Term t2, Term t3, Term t4, int count, long long head_stride, float scale) {                      \
     Term terms[] = {t0, t1, t2, t3, t4};                                                                           \
-    matmul<BK, VECTOR>(out, ldo, offsets, groups, segments, m, begin, n, terms, count, head_stride);                  \
+    matmul<BK, VECTOR>(out, ldo, offsets, groups, segments, m, begin, n, terms, count, head_stride, scale);           \
   }
 MATMUL(nt_vector_f32, true, true, float)
 MATMUL(nt_vector_bf16, true, true, u16)

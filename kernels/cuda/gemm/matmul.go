@@ -23,6 +23,45 @@ func (d *Ops) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Te
 	d.product("nn", out, g, terms)
 }
 
+// MatMulLoRA is MatMul and Scale of u, then MatMul. Where both are by wgmma the second begins together with the first,
+// on the multiprocessors that u leaves, and waits for it before the terms behind its own weight. Of few rows u leaves
+// most: its chain may take as long as the other's.
+func (d *Ops) MatMulLoRA(out, u, x, a kernels.Tensor, scale float32, g *kernels.Groups, terms ...kernels.Term) {
+	first, groups := []kernels.Term{{X: x, W: a}}, groupCount(g)
+	if !d.overlaps(out, g, x, a, terms) {
+		d.productDense("nt", u, scale, g, first)
+		d.MatMul(out, g, terms...)
+		return
+	}
+	s := d.tilingFor(groups, u.Rows, u.Cols)
+	if s.rows == tilingDeep.rows && d.Path == "" {
+		s = tilingDeep
+	}
+	d.productNative("nt", s, window{0, u.Cols, first}, u, scale, g)
+	d.busy = s.grid(d.Processors, groups, u.Rows, u.Cols)[0]
+	d.MatMul(out, g, terms...)
+}
+
+// overlaps tells whether both products of MatMulLoRA are of kernels that can run together.
+func (d *Ops) overlaps(out kernels.Tensor, g *kernels.Groups, x, a kernels.Tensor, terms []kernels.Term) bool {
+	if terms[0].XQ != nil || !d.native(groupCount(g), x, a) {
+		return false
+	}
+	if slices.ContainsFunc(terms, inCodes) {
+		_, ok := d.nativeCodes(out, g, terms)
+		return ok
+	}
+	return d.nativeDense(g, terms)
+}
+
+// begin has the launch of a product begin early, where what it adds is still computed.
+func (d *Ops) begin() {
+	if d.busy > 0 {
+		d.Early()
+		d.busy = 0
+	}
+}
+
 func (d *Ops) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
 	if terms[0].XQ != nil && layout == "nt" {
 		d.productFP8(out, g, terms)
@@ -32,29 +71,33 @@ func (d *Ops) product(layout string, out kernels.Tensor, g *kernels.Groups, term
 		d.productQuantized(layout, out, g, terms)
 		return
 	}
-	d.productDense(layout, out, g, terms)
+	d.productDense(layout, out, 1, g, terms)
 }
 
-// productDense is a product without weights in codes.
-func (d *Ops) productDense(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
-	native, tile := true, matmulTile
+// productDense is round(scale * round(product)) without weights in codes.
+func (d *Ops) productDense(layout string, out kernels.Tensor, scale float32, g *kernels.Groups, terms []kernels.Term) {
 	for _, t := range terms {
 		driver.MustBF16(t.X, t.W)
 		if layout == "nn" && t.To != 0 {
 			panic(fmt.Sprintf("cuda: MatMulT for columns %d:%d", t.From, t.To))
 		}
-		native = native && d.native(groupCount(g), t.X, t.W)
 	}
+	native, tile := d.nativeDense(g, terms), matmulTile
 	if native {
 		tile = d.tilingFor(groupCount(g), out.Rows, out.Cols).columns
 	}
 	for _, w := range windows(out.Cols, tile, terms) {
 		if native {
-			d.productNative(layout, d.tilingFor(groupCount(g), out.Rows, w.to-w.from), w, out, g)
+			d.productNative(layout, d.tilingFor(groupCount(g), out.Rows, w.to-w.from), w, out, scale, g)
 		} else {
-			d.productPortable(layout, w, out, g)
+			d.productPortable(layout, w, out, scale, g)
 		}
 	}
+}
+
+// nativeDense tells whether a product without weights in codes is by wgmma.
+func (d *Ops) nativeDense(g *kernels.Groups, terms []kernels.Term) bool {
+	return !slices.ContainsFunc(terms, func(t kernels.Term) bool { return !d.native(groupCount(g), t.X, t.W) })
 }
 
 // window is columns [from, to) of out, which one launch computes, and their terms.
@@ -90,7 +133,7 @@ func windows(n, tile int, terms []kernels.Term) (all []window) {
 }
 
 // productPortable is MatMul ("nt") or MatMulT ("nn") by mma.sync.
-func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *kernels.Groups) {
+func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, scale float32, g *kernels.Groups) {
 	interleaved := g != nil && g.Interleaved
 	var offsets kernels.Tensor
 	rows, each, headStride := out.Rows, 1, 0 // rows of a group; interleaved groups; elements from one to the next
@@ -123,7 +166,7 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 	}
 	launchProduct(d.Context, layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles,
 		each}, matmulThreads, matmulShared, out, each*out.Stride, offsets, groups, segments, rows, w.from, w.to,
-		&terms[0], &terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), headStride)
+		&terms[0], &terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), headStride, scale)
 }
 
 // WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment, of the first rows first; with

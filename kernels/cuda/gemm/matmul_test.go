@@ -8,6 +8,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/cudatest"
+	"lockstep/quant"
 )
 
 func TestPathsEqualReference(t *testing.T) {
@@ -90,4 +91,41 @@ func TestGroupedMatMul(t *testing.T) {
 			cudatest.Normal(kernels.BF16, rows, n, 1), cudatest.Strided(kernels.BF16, rows, k, 1), at},
 			func(d kernels.Device, x []kernels.Tensor) { d.WeightGrad(x[0], x[1], x[2], g(x[3])) })
 	}
+}
+
+// A product and what its adapters add, by one call: launch by launch, and as a graph. The second product begins before
+// the first has ended.
+func TestMatMulLoRA(t *testing.T) {
+	defer func() { cudatest.GPU.Path = "" }()
+	for _, s := range [][3]int{{1, 48, 32}, {70, 272, 96}, {250, 264, 1216}, {300, 1040, 64}} {
+		for i, scale := range []float32{2, 0.3} {
+			for _, path := range append([]string{"", "portable"}, QuantizedPaths[i*5:]...) {
+				cudatest.GPU.Path = path
+				testLoRA(t, s[0], s[1], s[2], scale)
+			}
+		}
+	}
+}
+
+// testLoRA is of a weight in bf16 and one in codes, with two adapters.
+func testLoRA(t *testing.T, m, n, k int, scale float32) {
+	t.Helper()
+	const rank = 16
+	cut, q := n/32*16, cudatest.RandomQuantized(quant.FP8.Format(), kernels.BF16, 1, n, k)
+	operands := []cudatest.Operand{padded(1, m, n), padded(1, m, 2*rank), padded(1, m, k), padded(1, 2*rank, k),
+		padded(1, cut, rank), padded(1, n-cut, rank), padded(1, n, k), q.Codes, q.Scales, padded(1, m, n)}
+	name := fmt.Sprint("LoRA ", m, n, k, scale, cudatest.GPU.Path)
+	cudatest.Both(t, name, operands, func(d kernels.Device, x []kernels.Tensor) {
+		product := func(out kernels.Tensor, base kernels.Term) {
+			base.X = x[2]
+			d.MatMulLoRA(out, x[1], x[2], x[3], scale, nil, base,
+				kernels.Term{X: x[1].ColRange(0, rank), W: x[4], To: cut},
+				kernels.Term{X: x[1].ColRange(rank, 2*rank), W: x[5], From: cut, To: n})
+		}
+		product(x[0], kernels.Term{W: x[6]})
+		kernels.Repeat(d, "lora", func() {
+			product(x[9], kernels.Term{Q: q.On(x[7], x[8])})
+			product(x[0], kernels.Term{W: x[6]})
+		})
+	})
 }

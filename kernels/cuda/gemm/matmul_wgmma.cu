@@ -7,6 +7,7 @@
 //   zeros by the copy.
 //   Where heads are interleaved (kernels.Groups), the copy sees X as a matrix for each head, and rows of out are
 //   `head_stride` elements from one head to the next.
+//   A launch may begin before the kernel before it ends, whose output its terms behind the first may read.
 // Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights, or the chain: 0.11 us for each
 // kDepth of it.
 #include "product.cuh"
@@ -30,6 +31,7 @@ __device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles<COLUM
         }
       else
         for (int k = 0; k < depth; k += kDepth, ring.next()) {
+          if (t > 0) wait_for_grid();
           u64* full = ring.free(rows * kDepth * 2);
           for (int r = 0; r < rows; r += terms.box)
             copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, head, full);
@@ -47,6 +49,7 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   __shared__ int first_rows[kMaxGroups + 1], first_tiles[kMaxGroups + 1];
   Table table = {first_rows, first_tiles};
   Ring<COLUMNS, ROWS, STAGES> ring(bars, 2);
+  next_may_begin();
   prefetch_maps(terms);
   fill(table, offsets, groups, segments, m, terms.height);
   __syncthreads();

@@ -43,8 +43,8 @@ func (s tiling) String() string {
 }
 
 // productTilings are all that tilingFor may choose.
-var productTilings = []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep, tilingDeep.of(8), tilingDeep.of(16),
-	tilingDeep.of(32), tilingTall}
+var productTilings = []tiling{tilingWide, tilingSquare, tilingSquare.of(64), tilingSquare.of(96), tilingFew, tilingDeep,
+	tilingDeep.of(8), tilingDeep.of(16), tilingDeep.of(32), tilingTall}
 
 // ProductPaths are the values of [driver.Context.Path] that force a kernel of matmul_wgmma.cu, one for each kernel.
 var ProductPaths = []string{tilingWide.name, tilingSquare.name, tilingFew.name, tilingDeep.name, tilingTall.name}
@@ -90,13 +90,18 @@ func (s tiling) grid(processors, groups, rows, columns int) [3]int {
 
 // tilingFor is the smallest tile that leaves each multiprocessor at most one: what a chain waits for is its own steps,
 // and fewer rows make them shorter. Where all leave more, few rows want the weights to arrive in small pieces, and many
-// want large tiles: rather one of 256 rows that is not full than two of 128. It reads shapes alone.
+// want large tiles: rather one of 256 rows that is not full than two of 128. It reads shapes alone, and how many
+// multiprocessors are busy.
 func (d *Ops) tilingFor(groups, rows, columns int) tiling {
 	if s, ok := d.forced(productTilings...); ok {
 		return s
 	}
-	for _, s := range []tiling{tilingDeep.of(8), tilingDeep.of(16), tilingDeep.of(32), tilingDeep, tilingTall} {
-		if s.tiles(groups, rows, columns) <= d.Processors {
+	small := []tiling{tilingDeep.of(8), tilingDeep.of(16), tilingDeep.of(32), tilingDeep, tilingTall}
+	if groups == 1 && rows > tilingFew.rows {
+		small = append(small, tilingSquare.of(64), tilingSquare.of(96))
+	}
+	for _, s := range small {
+		if s.tiles(groups, rows, columns) <= d.Processors-d.busy {
 			return s
 		}
 	}
@@ -139,7 +144,7 @@ func (d *Ops) native(groups int, operands ...kernels.Tensor) bool {
 }
 
 // productNative is MatMul ("nt") or MatMulT ("nn") by wgmma.
-func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) {
+func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tensor, scale float32, g *kernels.Groups) {
 	columns := w.to - w.from
 	var offsets cu.DevicePtr
 	// rows of a group without offsets; from one to the next
@@ -151,6 +156,8 @@ func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tenso
 		offsets, segments = driver.Address(g.Offsets), g.Segments
 	}
 	terms := d.termsOf(layout, s, w, out, g)
+	terms.scale = scale
+	d.begin()
 	launchProductWgmma(d.Context, layout+s.name+driver.Suffix(out), s.grid(d.Processors, groups, out.Rows, columns),
 		s.threads(), s.shared(), &terms, out, pitch, offsets, groups, segments, rows, w.to)
 }

@@ -16,6 +16,8 @@ var Sources embed.FS
 // Ops is the operations on one GPU.
 type Ops struct {
 	*driver.Context
+
+	busy int // multiprocessors that compute what the product at hand adds to its first term; 0: it is there
 }
 
 // New is the operations by a context whose kernels are those of [Sources], among others.

@@ -16,6 +16,7 @@ struct Terms {
   int count, begin;
   int height, box;  // rows of a tile; rows of X in a copy
   int head_stride;  // 0: heads are not interleaved
+  float scale;      // out is round(scale * round(sum))
   __device__ bool cover(int t, int col) const { return from[t] <= col && col < to[t]; }
 };
 
@@ -58,6 +59,11 @@ __device__ inline void fill(const Table& t, const int* offsets, int groups, int 
   }
   if (lane == 0) t.tile[groups] = before;
 }
+
+// wait_for_grid waits until the kernel before this one has ended and what it wrote can be read, where a launch begins
+// early (driver.Context.Early). next_may_begin allows that to the kernel behind this one.
+__device__ inline void wait_for_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void next_may_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // prefetch_maps asks for what describes the first copies, before the block knows its tiles.
 __device__ inline void prefetch_maps(const Terms& terms, const TensorMap* scales = nullptr) {
@@ -169,6 +175,13 @@ struct Tiles {
   }
 };
 
+// scale_tile rounds the sums to T, and multiplies.
+template <int ROWS, class T>
+__device__ inline void scale_tile(float* d, float scale) {
+#pragma unroll
+  for (int j = 0; j < ROWS / 2; j++) d[j] = (sizeof(T) == 2 ? widen(narrow(d[j])) : d[j]) * scale;
+}
+
 // multiply_tiles is the work of a warpgroup: 64 columns of each of the block's tiles.
 template <int COLUMNS, int ROWS, int TW, class R, class T>
 __device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, T* out, long long ldo,
@@ -192,6 +205,7 @@ __device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<C
     else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, k_steps, nothing);
     else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, k_steps, nothing);
     else chain<kQuarter, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    if (terms.scale != 1.f) scale_tile<ROWS, T>(d, terms.scale);
     store_tile<ROWS>(d, out + (long long)w.group * terms.head_stride + w.from * ldo, ldo, w.rows,
                      w.col + warpgroup * 64, n, wide);
   }

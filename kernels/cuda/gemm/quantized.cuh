@@ -410,6 +410,7 @@ __device__ inline void copy_stages(R& ring, const Terms& terms, const Scales& sc
       int at = w.col - terms.from[t], depth = terms.k[t], each = t == 0 ? G::kDepthOf : 64;
       for (int k = 0; k < depth; k += each, ring.next()) {
         if (!weights) {
+          if (t > 0) wait_for_grid();
           u64* full = ring.free(rows * each * 2);
           for (int q = 0; q < each / 64; q++)
             for (int r = 0; r < rows; r += terms.box)

@@ -41,10 +41,11 @@ func (d *Ops) productDequantized(layout string, out kernels.Tensor, g *kernels.G
 			groups, each = max(groups, t.Q.Groups), each+numbersOf(*t.Q).Bytes()/t.Q.Groups
 		}
 	}
+	d.busy = 0 // numbers come first
 	count := min(max(numbersBytes/max(each, 1), 1), groups)
 	for from := 0; from < groups; from += count {
 		to := min(from+count, groups)
-		d.productDense(layout, out, groupsOf(g, from, to), d.numbers(terms, from, to))
+		d.productDense(layout, out, 1, groupsOf(g, from, to), d.numbers(terms, from, to))
 	}
 }
 

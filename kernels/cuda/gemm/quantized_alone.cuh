@@ -107,6 +107,7 @@ __device__ inline void copy_rows(R& ring, const Terms& terms, const Tiles<64>& t
   each_term(terms, tiles, [&](const Work& w, int t, int at) {
     int rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
     for (int k = 0; k < terms.k[t]; k += kLong, ring.next()) {
+      if (t > 0) wait_for_grid();
       u64* full = ring.free((rows + (t > 0 ? 64 : 0)) * kLong * 2);
 #pragma unroll
       for (int h = 0; h < 2; h++) {

@@ -275,6 +275,8 @@ func TestCodesTilings(t *testing.T) {
 		{"nt", 1, 250, 2048, codesAlone},
 		{"nt", 1, 250, 4096, codesTall},
 		{"nn", 1, 250, 4096, codesSquare.of(64)},
+		{"nt", 1, 160, 5120, codesSquare.of(64)},
+		{"nt", 1, 250, 5120, codesSquare.of(96)},
 		{"nt", 1, 512, 4096, codesSquare},
 		{"nt", 128, 12288, 1536, codesSquare},
 		{"nn", 128, 1024, 1536, codesSquare},

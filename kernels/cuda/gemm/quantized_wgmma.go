@@ -47,12 +47,14 @@ const mostLeft = 384
 
 // codesTilings are those of a layout: few rows have no kernels for MatMulT.
 var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64),
-	codesAlone, codesAlone.of(16), codesAlone.of(32), codesTall, codesSome, codesSeveral, codesThin},
-	"nn": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64)}}
+	codesSquare.of(96), codesAlone, codesAlone.of(16), codesAlone.of(32), codesTall, codesSome, codesSeveral,
+	codesThin},
+	"nn": {codesWide, codesSquare, codesSquare.of(32), codesSquare.of(64), codesSquare.of(96)}}
 
 // QuantizedPaths are the values of [driver.Context.Path] that force each variant of products with weights in codes.
 var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_several",
-	"codes_thin", "codes_square32", "codes_square64", "codes_alone", "codes_alone16", "codes_alone32", "codes_tall"}
+	"codes_thin", "codes_square32", "codes_square64", "codes_square96", "codes_alone", "codes_alone16",
+	"codes_alone32", "codes_tall"}
 
 // codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Groups are
 // of uneven sizes: most of them fit one tile.
@@ -84,8 +86,8 @@ func (d *Ops) codesTilingFor(layout string, groups, rows, columns int) codesTili
 // 64 columns a multiprocessor decodes half of what it does of those of 128.
 func (d *Ops) codesSquareFor(layout string, groups, rows, columns int) codesTiling {
 	for _, s := range []codesTiling{codesAlone.of(16), codesAlone.of(32), codesAlone, codesTall, codesSquare.of(32),
-		codesSquare.of(64)} {
-		if slices.Contains(codesTilings[layout], s) && s.tiles(groups, rows, columns) <= d.Processors {
+		codesSquare.of(64), codesSquare.of(96)} {
+		if slices.Contains(codesTilings[layout], s) && s.tiles(groups, rows, columns) <= d.Processors-d.busy {
 			return s
 		}
 	}
@@ -218,6 +220,7 @@ func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *
 	kernel, shared := layout+"_"+f.name+s.name, s.shared(layout, f, groups)
 	wide := driver.Int32(min(q.Format.Wide, (q.Cols+127)&^127))
 	for _, w := range windows(out.Cols, s.columns, terms) {
+		d.begin()
 		p, grid := d.termsOf(layout, s.tiling, w, out, g), s.grid(d.Processors, groups, rows, w.to-w.from)
 		if s.apart {
 			from := quantizedAloneLines{codes: driver.Address(q.Codes), scales: driver.Address(q.Scales), wide: wide,
