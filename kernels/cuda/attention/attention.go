@@ -154,12 +154,15 @@ func (d *Ops) attendPortable(w *attentionWork, at driver.Array[int32], out, lse,
 const decodeThreads = (attentionDecodeTeam + 1) * 32 // of a block: warps that compute and one that copies
 
 // attendFew runs tiles of up to attentionRowsFew rows. A block holds so many key blocks of K and V in flight; it holds
-// fewer where several share a multiprocessor.
+// fewer where several share a multiprocessor: of heads of 128 three blocks that hold four are faster than two of six.
 func (d *Ops) attendFew(w *attentionWork, at driver.Array[int32], out, lse, q kernels.Tensor, kv kernels.KV,
 	a kernels.Attn) {
 	for _, c := range w.calls {
 		grid, slots := len(c.tiles)*a.KVHeads, attentionDecodeMostSlots
-		if grid > d.Processors {
+		switch {
+		case grid > 2*d.Processors && a.HeadDim > 64:
+			slots = 4
+		case grid > d.Processors:
 			slots = 6
 		}
 		maps, box := d.keyMaps(kv, a)
