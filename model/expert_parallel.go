@@ -97,8 +97,9 @@ type expertExchange struct {
 	limit  int             // of rows that an owner computes at once
 	pieces [][]expertPiece // of each owner's rows; nil: every owner has memory for all at once
 
-	gathered *parallel.Exchange // of inputs; of few tokens the others may still read this rank's when they are there
-	ahead    bool               // gathered is of gradients
+	gathered *parallel.Exchange   // of inputs; of few tokens the others may still read this rank's when they are there
+	ahead    bool                 // gathered is of gradients
+	read     []*parallel.Exchange // whose rows are here, while the others may still read this rank's
 }
 
 // expertShare is what an owner computes for the tokens of a rank: their rows at its experts, by expert, then segment.
@@ -231,8 +232,7 @@ func (e *expertExchange) dispatch(r *parallel.Rank, by *Routing, k *Keep) {
 		return func() []int32 { return slices.Concat(r.Experts.ShareNumbers(read())...) }
 	})
 	r.Yield()
-	come.Wait() // for the device: the counts lie before, and the host does not look at them until this is enqueued
-	e.gathered.Wait()
+	e.wait(come, e.gathered) // of the device: the host looks at the counts, which lie before, when this is enqueued
 	e.gathered = nil
 	e.count(r, counts())
 }
@@ -351,6 +351,7 @@ func (e *expertExchange) inOrder() (list []*expertShare) {
 // outputs computes what this owner's experts make of their tokens, unless it is in pieces. Where it is brought, the
 // outputs of each rank's tokens go to it while those of the next are computed.
 func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, b *Batch, brought bool) {
+	defer e.finish()
 	if e.pieces != nil {
 		return
 	}
@@ -417,8 +418,34 @@ func (e *expertExchange) bring(r *parallel.Rank, step int, pairs ...parallel.Pai
 
 // await waits for what has begun to be brought.
 func (e *expertExchange) await(r *parallel.Rank) {
-	endGather(r, e.coming...)
+	e.end(r, e.coming...)
 	e.coming = nil
+}
+
+// end waits for rows of others that have begun to come.
+func (e *expertExchange) end(r *parallel.Rank, list ...*parallel.Exchange) {
+	if r.Experts == nil { // a plan
+		return
+	}
+	r.Yield()
+	e.wait(list...)
+}
+
+// wait is end that does not yield.
+func (e *expertExchange) wait(list ...*parallel.Exchange) {
+	for _, x := range list {
+		x.WaitReceived()
+	}
+	e.read = append(e.read, list...)
+}
+
+// finish waits until the others have read this rank's rows, behind what has been computed of theirs meanwhile. Then
+// these may be written and released.
+func (e *expertExchange) finish() {
+	for _, x := range e.read {
+		x.Wait()
+	}
+	e.read = nil
 }
 
 // placeOf is where the rows of this rank's tokens from another owner lie among those from all others, and how many they
@@ -454,6 +481,7 @@ func (e *expertExchange) parts(received, computed kernels.Tensor) kernels.PeerRo
 // combine writes the sums of this rank's tokens, [T, H], weighted by weights F32 [T, K], from what outputs has begun to
 // bring; where residual is not nil, added to it.
 func (e *expertExchange) combine(r *parallel.Rank, out, residual, weights kernels.Tensor) {
+	defer e.finish()
 	switch {
 	case e.pieces != nil:
 		e.combinePieces(r, out, residual, weights)
@@ -505,9 +533,10 @@ func (e *expertExchange) beginGradients(r *parallel.Rank, dout kernels.Tensor) k
 // backward writes the gradients of the inputs of this rank's tokens dx [T, H] and of their weights F32 [T, K], from
 // those of their outputs. The gradients of experts' weights come behind those of inputs, which are on their way then.
 func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dout kernels.Tensor) {
+	defer e.finish()
 	all := e.beginGradients(r, dout)
 	if e.pieces != nil {
-		endGather(r, e.gathered)
+		e.end(r, e.gathered)
 		e.backwardPieces(r, dx, dweights, dout, all)
 		return
 	}
@@ -545,7 +574,7 @@ func (e *expertExchange) inputGrads(r *parallel.Rank, dout, all, received kernel
 	if first {
 		dx, dw = own.inputGrad(r, dout, e.routed)
 	}
-	endGather(r, e.gathered)
+	e.end(r, e.gathered)
 	others := e.inOrder()[:len(e.shares)-1]
 	for step, s := range others {
 		y, w := s.inputGrad(r, s.of(all), s.of(e.weights))
@@ -597,17 +626,6 @@ func countGather(r *parallel.Rank, pairs []parallel.Pair) *parallel.Exchange {
 	}
 	kernels.CountExchange(r.Dev, kernels.ExchangeTokens, bytes)
 	return nil
-}
-
-// endGather waits for what has begun.
-func endGather(r *parallel.Rank, list ...*parallel.Exchange) {
-	if r.Experts == nil { // a plan
-		return
-	}
-	r.Yield()
-	for _, x := range list {
-		x.Wait()
-	}
 }
 
 // ServeExperts computes this rank's experts for rank 0, which works alone, until it is released.

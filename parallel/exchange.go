@@ -8,13 +8,14 @@ import (
 )
 
 // Exchange is a movement of memory between the members of a group that has begun. Until Wait returns its source must
-// not be written, its destination not be read, and neither be released.
+// not be written, its destination not be read, and neither be released; see WaitReceived.
 type Exchange struct {
-	rank   *Rank
-	events func() []kernels.Event // of the copies to and from the memory of this member; waits for the other members
-	own    []kernels.Event        // of operations of this member that copy, which later ones follow anyway
-	unpin  func()                 // of the rank's stack
-	taken  func() bool            // see Taken; nil: there is none
+	rank     *Rank
+	received []kernels.Event        // of the copies to the memory of this member, unless they were waited for
+	read     func() []kernels.Event // of the others' copies from it; waits for the other members
+	own      []kernels.Event        // of operations of this member that copy, which later ones follow anyway
+	unpin    func()                 // of the rank's stack
+	taken    func() bool            // see Taken; nil: there is none
 }
 
 // Taken tells of [Group.Send] whether the other member has come to Receive: then Wait does not keep the host waiting.
@@ -26,6 +27,16 @@ func (x *Exchange) Wait() {
 	if x != nil {
 		x.rank.Transfers.WaitEvents(x.events()...)
 		x.unpin()
+	}
+}
+
+// WaitReceived holds operations that are enqueued later until this member has what it copies, which they may read. The
+// others may still copy what is this member's: Wait has to follow before that is written or released. Two cards take
+// 5 us to tell each other that they have read, and operations in between hide it.
+func (x *Exchange) WaitReceived() {
+	if x != nil {
+		x.rank.Transfers.WaitEvents(x.received...)
+		x.received = nil
 	}
 }
 
@@ -42,6 +53,9 @@ func (x *Exchange) Events() []kernels.Event {
 	x.unpin()
 	return events
 }
+
+// events are of the copies to and from the memory of this member.
+func (x *Exchange) events() []kernels.Event { return append(x.received, x.read()...) }
 
 // Barrier holds operations that are enqueued later until all members have done what they enqueued before.
 func (g *Group) Barrier() {
@@ -296,7 +310,7 @@ func (g *Group) Read(read func(all [][]kernels.Tensor), own ...kernels.Tensor) *
 	dev.WaitEvents(computed...)
 	read(all)
 	done := g.come(post{exchange: "read", ready: []kernels.Event{dev.Record()}})
-	return &Exchange{rank: g.rank, unpin: g.rank.Stack.Pin(), events: func() (events []kernels.Event) {
+	return &Exchange{rank: g.rank, unpin: g.rank.Stack.Pin(), read: func() (events []kernels.Event) {
 		for i, p := range done() {
 			if i != g.Me {
 				events = append(events, p.ready...)
@@ -313,7 +327,7 @@ func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchan
 	g.meet(offer, post{exchange: "receive", src: []kernels.Tensor{src}, ready: after})
 	posts := g.meet(taken, post{exchange: "receive"})
 	return &Exchange{rank: g.rank, unpin: func() {}, taken: func() bool { return len(g.posted(taken, 1)) > 0 },
-		events: func() []kernels.Event { return posts()[1].ready }}
+		read: func() []kernels.Event { return posts()[1].ready }}
 }
 
 // Arrived tells whether the next Receive from another member has something to copy that has been computed.
@@ -330,7 +344,7 @@ func (g *Group) Receive(from int, dst kernels.Tensor, after ...kernels.Event) *E
 	copied := []kernels.Event{g.rank.Transfers.CopyPeer(slices.Concat(after, p.ready),
 		kernels.PeerCopy{Dst: dst, Src: p.src[0]})}
 	g.meet(taken, post{exchange: "receive", ready: copied})
-	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return copied }}
+	return &Exchange{rank: g.rank, unpin: func() {}, received: copied, read: func() []kernels.Event { return nil }}
 }
 
 // tensors is the topic of Send; those of Notify come behind it.
@@ -369,24 +383,23 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 	}
 	list := pieces(posts)
 	runs := g.runs(list)
-	var copied, own []kernels.Event
+	var copied, received, own []kernels.Event
 	if runs != nil {
 		copied, own = g.gather(posts, list, runs)
 	} else {
 		copied = g.copy(ready, posts, list)
+		received = slices.DeleteFunc(slices.Clone(copied), func(e kernels.Event) bool { return e == nil })
 	}
 	unpin, others := g.rank.Stack.Pin(), g.come(post{exchange: name, copied: copied})
-	return &Exchange{rank: g.rank, own: own, unpin: unpin, events: func() (events []kernels.Event) {
+	read := func() (events []kernels.Event) {
 		for i, p := range others() {
-			if runs == nil && copied[i] != nil {
-				events = append(events, copied[i])
-			}
 			if i != g.Me && p.copied[g.Me] != nil {
 				events = append(events, p.copied[g.Me])
 			}
 		}
 		return events
-	}}
+	}
+	return &Exchange{rank: g.rank, received: received, read: read, own: own, unpin: unpin}
 }
 
 // run is rows of members that come below one another.

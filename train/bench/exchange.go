@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -161,9 +162,25 @@ func readFromNext(r *parallel.Rank, bytes int) func() {
 }
 
 func gather(r *parallel.Rank, bytes int) func() {
-	src := rowsOf(r, bytes/(r.Size-1))
-	dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
-	return func() { r.Data.AllGather(parallel.Pair{Dst: dst, Src: src}).Wait() }
+	return byTurns(func() func() *parallel.Exchange {
+		src := rowsOf(r, bytes/(r.Size-1))
+		dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
+		return func() *parallel.Exchange { return r.Data.AllGather(parallel.Pair{Dst: dst, Src: src}) }
+	})
+}
+
+// byTurns makes exchanges of two sources by turns, as a model does: operations go on when rows are there, and a source
+// is not written until the others have read it, which is waited for when the next exchange has begun.
+func byTurns(prepare func() (begin func() *parallel.Exchange)) func() {
+	begin, other := prepare(), prepare()
+	var before *parallel.Exchange
+	return func() {
+		x := begin()
+		x.Unpin() // memory is released when all ranks have met behind their devices
+		before.Wait()
+		x.WaitReceived()
+		begin, other, before = other, begin, x
+	}
 }
 
 // gatherRow is gather of one row, of a single number.
@@ -175,15 +192,13 @@ func gatherCopied(r *parallel.Rank) func() {
 }
 
 func allToAll(r *parallel.Rank, bytes int) func() {
-	block := rowsOf(r, bytes/(r.Size-1))
-	src, dst := r.Stack.New(kernels.F32, r.Size*block.Rows, block.Cols), r.Stack.New(kernels.F32, r.Size*block.Rows,
-		block.Cols)
-	r.Dev.Zero(src)
-	rows := make([]int, r.Size)
-	for i := range rows {
-		rows[i] = block.Rows
-	}
-	return func() { r.Data.AllToAll(rows, rows, parallel.Pair{Dst: dst, Src: src}).Wait() }
+	return byTurns(func() func() *parallel.Exchange {
+		block := rowsOf(r, bytes/(r.Size-1))
+		src, dst := r.Stack.Zeros(kernels.F32, r.Size*block.Rows, block.Cols), r.Stack.New(kernels.F32,
+			r.Size*block.Rows, block.Cols)
+		rows := slices.Repeat([]int{block.Rows}, r.Size)
+		return func() *parallel.Exchange { return r.Data.AllToAll(rows, rows, parallel.Pair{Dst: dst, Src: src}) }
+	})
 }
 
 // ring sends to the next rank and receives from the one before.
