@@ -165,11 +165,12 @@ type Device interface {
 	// rounded; weights nil: of y alone. out[t] = round(residual[t] + sum[t]), or residual nil: sum[t]. out may be
 	// residual. By Definition.Combine each product is rounded to bf16, and so is the sum after each slot, unless
 	// weights are nil: as a fused MoE kernel does that writes each expert's weighted output in bf16. (transformers also
-	// rounds the weights, and adds by expert, not by slot.) Backward, of the sum alone, of n pairs p = t*K + slot: with
-	// p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and dweights[i] = tree(dout[t]*y[r]). pair and row
-	// are int32 [n] and name no pair or row twice; without pair p is i, without row r is i.
+	// rounds the weights, and adds by expert, not by slot.) Backward, of the sum alone, of pairs p = t*K + slot with r =
+	// rowOf[p], where no row is named twice: dy[r] = round(weights[p]*dout[t]) and dweights[p] = tree(dout[t]*y[r]). Of
+	// an owner y and dy are the rows from `from` on; pairs whose rows it does not have are left out, and dweights F32
+	// [R, 1] are by row. Without owners from is AllRows.
 	Combine(out, residual, y, weights, rowOf Tensor)
-	CombineBackward(dy, dweights, dout, y, weights, pair, row Tensor)
+	CombineBackward(dy, dweights, dout, y, weights, rowOf Tensor, from int)
 
 	// SwiGLU: gu is [R, 2I], gate columns first; out[r,i] = round((g*sigm(g))*u).
 	// Backward (s = sigm(g)): du = round(dout*(g*s)); dg = round((dout*u)*(s*(1 + g*(1-s)))). dgu may be gu.

@@ -209,8 +209,10 @@ type Plan struct {
 	Groups Groups
 	Source Tensor // int32 [T*K]: the token of a row
 	RowOf  Tensor // int32 [T, K]: the row of a token's slot
-	Pair   Tensor // int32 [T*K]: the pair of a row, t*K + slot; nil: it is not wanted
 }
+
+// AllRows is where rows begin to CombineBackward that have no owners.
+const AllRows = -1
 
 // AdamW are the settings of one optimizer step; the corrections are 1-beta^t, computed in float64 and rounded once.
 type AdamW struct {

@@ -108,8 +108,8 @@ type expertShare struct {
 	first, tokens int            // of the rank, among those of all
 	plan          kernels.Plan   // of the tokens at all experts
 	offsets       []int32        // of plan.Groups, as the host knows them
-	rows          int            // of this owner
-	source, pair  kernels.Tensor // int32 [1, rows]: the token of each row, and its slot
+	from, rows    int            // of the plan's rows this owner has: the first one, and how many
+	source        kernels.Tensor // int32 [1, rows]: the token of each row
 	groups        kernels.Groups // by expert of this owner, then segment
 	saved         MLPSaved
 	y             kernels.Tensor // [rows, H]
@@ -205,12 +205,11 @@ func (e *expertExchange) tokensOf(rank int) int {
 }
 
 // newShare has the plan of some tokens, in the memory of that of all, but for where their rows lie.
-func (e *expertExchange) newShare(rank, first, tokens, segments int, source, pair kernels.Tensor) *expertShare {
-	of := func(all kernels.Tensor) kernels.Tensor {
-		return all.RowRange(first, first+tokens).Reshape(1, tokens*e.m.TopK)
-	}
+func (e *expertExchange) newShare(rank, first, tokens, segments int, source, rowOf kernels.Tensor) *expertShare {
 	return &expertShare{rank: rank, first: first, tokens: tokens, plan: kernels.Plan{
-		Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: segments}, Source: of(source), Pair: of(pair)}}
+		Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: segments},
+		Source: source.RowRange(first, first+tokens).Reshape(1, tokens*e.m.TopK),
+		RowOf:  rowOf.RowRange(first, first+tokens)}}
 }
 
 // dispatch orders the rows of this rank's tokens, gathers the orders of all ranks, and finds this owner's rows. Hosts
@@ -241,29 +240,28 @@ func (e *expertExchange) dispatch(r *parallel.Rank, by *Routing, k *Keep) {
 // others, with their weights.
 func (e *expertExchange) dispatchShares(r *parallel.Rank, by *Routing) *parallel.Exchange {
 	tokens, topK := e.tokens(), e.m.TopK
-	source, pair := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, tokens, topK)
+	source, rowOf := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, tokens, topK)
 	e.weights, e.routed = r.Stack.New(kernels.F32, tokens, topK), by.Weights
 	first := 0
 	for rank, segments := range e.ranks {
 		n := e.tokensOf(rank)
-		e.shares = append(e.shares, e.newShare(rank, first, n, len(segments)-1, source, pair))
+		e.shares = append(e.shares, e.newShare(rank, first, n, len(segments)-1, source, rowOf))
 		first += n
 	}
 	own := e.own()
 	p := &own.plan
 	p.Groups.Offsets = r.Stack.New(kernels.I32, 1, p.Groups.Count*p.Groups.Segments+1)
-	p.RowOf = r.Stack.New(kernels.I32, own.tokens, topK)
 	if own.tokens > 0 {
 		r.Dev.Dispatch(*p, by.Experts, e.ranks[e.me])
 	}
-	return e.gatherPlans(r, own.first, source, pair)
+	return e.gatherPlans(r, own.first, source, rowOf)
 }
 
 // gatherPlans begins to gather the orders of the rows of the other ranks' tokens, with the tokens' weights; this rank's
 // tokens begin with the first.
-func (e *expertExchange) gatherPlans(r *parallel.Rank, first int, source, pair kernels.Tensor) *parallel.Exchange {
+func (e *expertExchange) gatherPlans(r *parallel.Rank, first int, source, rowOf kernels.Tensor) *parallel.Exchange {
 	own := func(all kernels.Tensor) kernels.Tensor { return all.RowRange(first, first+e.routed.Rows) }
-	return beginGatherOthers(r, parallel.Pair{Dst: source, Src: own(source)}, parallel.Pair{Dst: pair, Src: own(pair)},
+	return beginGatherOthers(r, parallel.Pair{Dst: source, Src: own(source)}, parallel.Pair{Dst: rowOf, Src: own(rowOf)},
 		parallel.Pair{Dst: e.weights, Src: e.routed})
 }
 
@@ -272,21 +270,20 @@ func (e *expertExchange) dispatchPlanned(r *parallel.Rank, by *Routing) {
 	tokens, topK := e.tokens(), e.m.TopK
 	segments := e.segments()
 	n := len(segments) - 1
-	source, pair := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, tokens, topK)
+	source, rowOf := r.Stack.New(kernels.I32, tokens, topK), r.Stack.New(kernels.I32, tokens, topK)
 	e.weights, e.routed = r.Stack.New(kernels.F32, tokens, topK), by.Weights
-	s := e.newShare(-1, 0, tokens, n, source, pair)
+	s := e.newShare(-1, 0, tokens, n, source, rowOf)
 	s.plan.Groups.Offsets = r.Stack.New(kernels.I32, 1, e.m.Router.W.W.Rows*n+len(e.ranks))
-	s.plan.RowOf = r.Stack.New(kernels.I32, by.Experts.Rows, topK)
 	e.shares = []*expertShare{s}
 	r.Dev.Dispatch(s.plan, by.Experts, segments)
-	e.gatherPlans(r, 0, source, pair)
+	e.gatherPlans(r, 0, source, rowOf)
 	pairs := tokens * topK
 	e.limit = expertRows(pairs, len(e.ranks))
 	s.rows = e.limit
 	if kernels.CountsWork(r.Dev) {
 		s.rows = pairs / len(e.ranks)
 	}
-	s.source, s.pair = s.plan.Source.ColRange(0, s.rows), s.plan.Pair.ColRange(0, s.rows)
+	s.source = s.plan.Source.ColRange(0, s.rows)
 	from, to := e.experts(e.me)
 	s.groups = kernels.Groups{Count: to - from, Segments: n,
 		Offsets: r.Stack.New(kernels.I32, 1, (to-from)*n+len(e.ranks))}
@@ -319,8 +316,7 @@ func (e *expertExchange) count(r *parallel.Rank, offsets []int32) {
 		length := s.plan.Groups.Count*n + 1
 		s.offsets, offsets = offsets[:length], offsets[length:]
 		from, to := s.rowsAt(first, end)
-		s.rows = to - from
-		s.source, s.pair = s.plan.Source.ColRange(from, to), s.plan.Pair.ColRange(from, to)
+		s.from, s.rows, s.source = from, to-from, s.plan.Source.ColRange(from, to)
 		if n > 0 {
 			for _, at := range s.offsets[first*n : end*n+1] {
 				own = append(own, at-int32(from))
@@ -591,7 +587,7 @@ func (e *expertExchange) inputGrads(r *parallel.Rank, dout, all, received kernel
 func (s *expertShare) inputGrad(r *parallel.Rank, dout, weights kernels.Tensor) (dx, dweights kernels.Tensor) {
 	dx, dweights = r.Stack.New(s.y.DType, s.rows, s.y.Cols), r.Stack.New(kernels.F32, s.rows, 1)
 	if s.rows > 0 {
-		r.Dev.CombineBackward(dx, dweights, dout, s.y, weights, s.pair, kernels.Tensor{})
+		r.Dev.CombineBackward(dx, dweights, dout, s.y, weights, s.plan.RowOf, s.from)
 		dx = s.saved.inputGrad(r, dx, &s.groups)
 	}
 	return dx, dweights

@@ -80,11 +80,12 @@ func (e *expertExchange) shareOf(r *parallel.Rank, p expertPiece) *expertShare {
 	all := e.shares[p.rank]
 	first, end := e.experts(e.me)
 	n := all.plan.Groups.Segments
-	s := &expertShare{rank: all.rank, first: all.first, tokens: all.tokens, rows: p.to - p.from}
+	s := &expertShare{rank: all.rank, first: all.first, tokens: all.tokens, plan: all.plan, from: p.from,
+		rows: p.to - p.from}
 	if s.rows == 0 {
 		return s
 	}
-	s.source, s.pair = all.plan.Source.ColRange(p.from, p.to), all.plan.Pair.ColRange(p.from, p.to)
+	s.source = all.plan.Source.ColRange(p.from, p.to)
 	offsets := make([]int32, 0, (end-first)*n+1)
 	for _, at := range all.offsets[first*n : end*n+1] {
 		offsets = append(offsets, int32(min(max(int(at), p.from), p.to)-p.from))

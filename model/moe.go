@@ -115,7 +115,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) (dx
 		return dx, dweights
 	}
 	dy := r.GradStack().New(dout.DType, s.Y.Rows, s.Y.Cols)
-	r.Dev.CombineBackward(dy, dweights, dout, s.Y, w, kernels.Tensor{}, s.Plan.RowOf)
+	r.Dev.CombineBackward(dy, dweights, dout, s.Y, w, s.Plan.RowOf, kernels.AllRows)
 	dxs := s.Experts.backward(r, dy, &s.Plan.Groups, b.segmentsOf(&s.Plan.Groups))
 	dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
 	r.Dev.Combine(dx, kernels.Tensor{}, dxs, kernels.Tensor{}, s.Plan.RowOf)

@@ -1,10 +1,6 @@
 package cpu
 
-import (
-	"fmt"
-
-	"lockstep/kernels"
-)
+import "lockstep/kernels"
 
 // Combine: sum[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
 // weights nil: of y alone; out[t] = round(residual[t] + sum[t]), residual nil: sum[t]. By Definition.Combine products
@@ -73,42 +69,41 @@ func addInBF16(z, row []float32, w float32) {
 	}
 }
 
-// CombineBackward, of n pairs p = t*K + slot: with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and
-// dweights[i] = tree(dout[t]*y[r]); without pair p is i, without row r is i. dout [T, H]; y and dy [R, H]; weights F32
-// [T, K]; dweights F32 of n elements.
-func (d *Device) CombineBackward(dy, dweights, dout, y, weights, pair, row kernels.Tensor) {
+// CombineBackward, of pairs p = t*K + slot with r = rowOf[p]: dy[r] = round(weights[p]*dout[t]) and dweights[p] =
+// tree(dout[t]*y[r]); of an owner of the rows from `from` on its own alone, with dweights by row. dout [T, H]; y and dy
+// [R, H]; weights F32 [T, K].
+func (d *Device) CombineBackward(dy, dweights, dout, y, weights, rowOf kernels.Tensor, from int) {
 	const op = "combine backward"
-	n, k := dweights.Len(), weights.Cols
+	pairs, k, byRow := rowOf.Len(), weights.Cols, from != kernels.AllRows
+	first, end, values := 0, pairs, pairs // of rows, and of dweights
+	if byRow {
+		first, end, values = from, from+y.Rows, y.Rows
+	}
 	mustShape(op, "dout", dout, weights.Rows, y.Cols)
 	mustShape(op, "dy", dy, y.Rows, y.Cols)
-	ws, dws := vector(op, "weights", weights, weights.Len()), vector(op, "dweights", dweights, n)
-	pairs, rows := chosen(op, "pair", pair, n, len(ws)), chosen(op, "row", row, n, y.Rows)
+	ws, dws := vector(op, "weights", weights, pairs), vector(op, "dweights", dweights, values)
+	rows := indices(op, "rowOf", rowOf, pairs)
+	mustIndex(op, rows, max(pairs, end))
 	grad, g, in := d.matrix(dy), d.matrix(dout), d.matrix(y)
-	d.eachRow(n, y.Cols, 2, func(from, to int, buf [][]float32) {
+	d.eachRow(pairs, y.Cols, 2, func(from, to int, buf [][]float32) {
 		var v []float32 // of token `of`
-		for i, of := from, -1; i < to; i++ {
-			p, r := pairs(i), rows(i)
+		for p, of := from, -1; p < to; p++ {
+			row := int(rows[p])
+			if row < first || row >= end {
+				continue
+			}
 			if p/k != of {
 				of = p / k
 				v = g.load(of, buf[0])
 			}
-			dws[i] = d.vec.TreeDot(v, in.load(r, buf[1]))
+			r, at := row-first, p
+			if byRow {
+				at = r
+			}
+			dws[at] = d.vec.TreeDot(v, in.load(r, buf[1]))
 			z := grad.target(r, buf[1])
 			d.vec.ScaleTo(z, v, ws[p])
 			grad.store(r, z)
 		}
 	})
-}
-
-// chosen is the i-th of n indices below most: that of a tensor, or i itself where it is nil.
-func chosen(op, name string, t kernels.Tensor, n, most int) func(i int) int {
-	if t.IsNil() {
-		if n > most {
-			panic(fmt.Sprintf("cpu: %s: %d of %d without %s", op, n, most, name))
-		}
-		return func(i int) int { return i }
-	}
-	list := indices(op, name, t, n)
-	mustIndex(op, list, most)
-	return func(i int) int { return int(list[i]) }
 }

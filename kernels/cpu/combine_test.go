@@ -33,7 +33,7 @@ var combineOps = []rowOp{
 		k, n := 1+c.size, c.cols()
 		y, w, rowOf := c.strided(c.n*k, n), c.f32(c.n, k), c.rowsOf(c.n, k)
 		dout, dy, dw := c.strided(c.n, n), c.strided(c.n*k, n), c.f32(c.n, k)
-		d.CombineBackward(dy, dw, dout, y, w, kernels.Tensor{}, rowOf)
+		d.CombineBackward(dy, dw, dout, y, w, rowOf, kernels.AllRows)
 		return nil, []kernels.Tensor{dy, dw}
 	}},
 }
@@ -53,7 +53,7 @@ func combineIsTheDefinition(t *testing.T, def kernels.Definition, round func(flo
 	y, w, rowOf, out := c.strided(tokens*k, n), c.f32(tokens, k), c.rowsOf(tokens, k), c.strided(tokens, n)
 	dout, dy, dw := c.strided(tokens, n), c.strided(tokens*k, n), c.f32(tokens, k)
 	d.Combine(out, kernels.Tensor{}, y, w, rowOf)
-	d.CombineBackward(dy, dw, dout, y, w, kernels.Tensor{}, rowOf)
+	d.CombineBackward(dy, dw, dout, y, w, rowOf, kernels.AllRows)
 	for r := range tokens {
 		sum, do := make([]float32, n), rowValues(dout.RowRange(r, r+1))
 		for slot := range k {
@@ -94,8 +94,8 @@ func TestCombineAddsResidual(t *testing.T) {
 	}
 }
 
-// An owner of some rows, with its rows in order, gets the gradients that one of all rows gets.
-func TestCombineBackwardByRows(t *testing.T) {
+// An owner of some rows gets the gradients that one of all rows gets, by row.
+func TestCombineBackwardOfOwner(t *testing.T) {
 	d := newRowDevice(t, Auto, 2)
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 		c := rowCase{seed: 53, dtype: dtype}
@@ -103,21 +103,18 @@ func TestCombineBackwardByRows(t *testing.T) {
 		const tokens, k, n, from, to = 40, 3, 70, 17, 90
 		y, w, rowOf, dout := c.strided(tokens*k, n), c.f32(tokens, k), c.rowsOf(tokens, k), c.strided(tokens, n)
 		dy, dw := c.strided(tokens*k, n), c.f32(tokens, k)
-		d.CombineBackward(dy, dw, dout, y, w, kernels.Tensor{}, rowOf)
-		pair := rowTensor(kernels.I32, 1, tokens*k)
-		for p, row := range rowOf.I32s() {
-			pair.I32s()[row] = int32(p)
-		}
+		d.CombineBackward(dy, dw, dout, y, w, rowOf, kernels.AllRows)
 		part, weights := c.strided(to-from, n), c.f32(to-from, 1)
-		pair = pair.ColRange(from, to)
-		d.CombineBackward(part, weights, dout, y.RowRange(from, to), w, pair, kernels.Tensor{})
-		for i, p := range pair.I32s() {
-			wantBits(t, "dy", part.RowRange(i, i+1), rowValues(dy.RowRange(from+i, from+i+1)))
-			wantBits(t, "dweights", weights.RowRange(i, i+1), dw.F32s()[p:p+1])
+		d.CombineBackward(part, weights, dout, y.RowRange(from, to), w, rowOf, from)
+		for p, row := range rowOf.I32s() {
+			if i := int(row) - from; i >= 0 && i < to-from {
+				wantBits(t, "dy", part.RowRange(i, i+1), rowValues(dy.RowRange(int(row), int(row)+1)))
+				wantBits(t, "dweights", weights.RowRange(i, i+1), dw.F32s()[p:p+1])
+			}
 		}
-		mustPanic(t, "a pair that does not exist", func() {
-			pair.I32s()[1] = tokens * k
-			d.CombineBackward(part, weights, dout, y.RowRange(from, to), w, pair, kernels.Tensor{})
+		mustPanic(t, "a row that does not exist", func() {
+			rowOf.I32s()[1] = tokens * k
+			d.CombineBackward(part, weights, dout, y.RowRange(from, to), w, rowOf, from)
 		})
 	}
 }
@@ -129,7 +126,7 @@ func TestCombineGradient(t *testing.T) {
 	const tokens, k, n = 5, 3, 12
 	y, w, rowOf, dout := c.f32(tokens*k, n), c.f32(tokens, k), c.rowsOf(tokens, k), c.f32(tokens, n)
 	dy, dw := c.f32(tokens*k, n), c.f32(tokens, k)
-	d.CombineBackward(dy, dw, dout, y, w, kernels.Tensor{}, rowOf)
+	d.CombineBackward(dy, dw, dout, y, w, rowOf, kernels.AllRows)
 	y64, w64, dout64 := to64(y), to64(w), to64(dout)
 	loss := func(y, w []float64) float64 {
 		sum := 0.0

@@ -15,10 +15,6 @@ func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, segments []int
 	ids := indices(op, "experts", experts, tokens*k)
 	source, rowOf := indices(op, "source", p.Source, tokens*k), indices(op, "rowOf", p.RowOf, tokens*k)
 	offsets := indices(op, "offsets", g.Offsets, g.Count*g.Segments+1)
-	var pair []int32
-	if !p.Pair.IsNil() {
-		pair = indices(op, "pair", p.Pair, tokens*k)
-	}
 	if len(segments) != g.Segments+1 || segments[0] != 0 || int(segments[g.Segments]) != tokens {
 		panic(fmt.Sprintf("cpu: dispatch: segments %v for %d segments of %d tokens", segments, g.Segments, tokens))
 	}
@@ -40,9 +36,6 @@ func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, segments []int
 	}
 	for at, e := range ids {
 		source[next[e]], rowOf[at] = int32(at/k), next[e]
-		if pair != nil {
-			pair[next[e]] = int32(at)
-		}
 		next[e]++
 	}
 }

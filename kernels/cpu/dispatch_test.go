@@ -23,7 +23,6 @@ func newPlan(n, k, e, segments int) kernels.Plan {
 	return kernels.Plan{
 		Groups: kernels.Groups{Offsets: rowTensor(kernels.I32, 1, e*segments+1), Count: e, Segments: segments},
 		Source: rowTensor(kernels.I32, 1, n*k), RowOf: rowTensor(kernels.I32, n, k),
-		Pair: rowTensor(kernels.I32, 1, n*k),
 	}
 }
 
@@ -33,7 +32,7 @@ var dispatchOps = []rowOp{
 		ids := c.experts(c.n, e, k)
 		p := newPlan(c.n, k, e, 2)
 		d.Dispatch(p, ids, []int32{0, int32(c.n / 2), int32(c.n)})
-		return nil, []kernels.Tensor{p.Groups.Offsets, p.Source, p.RowOf, p.Pair}
+		return nil, []kernels.Tensor{p.Groups.Offsets, p.Source, p.RowOf}
 	}},
 }
 
@@ -58,9 +57,6 @@ func TestDispatchSorts(t *testing.T) {
 	for row, w := range want {
 		if got := p.Source.I32s()[row]; int(got) != w.token {
 			t.Fatalf("row %d comes from token %d, want %d", row, got, w.token)
-		}
-		if got := p.Pair.I32s()[row]; int(got) != w.token*k+w.slot {
-			t.Fatalf("row %d is pair %d, want token %d, slot %d", row, got, w.token, w.slot)
 		}
 		if got := p.RowOf.I32s()[w.token*k+w.slot]; int(got) != row {
 			t.Fatalf("token %d, slot %d is row %d, want %d", w.token, w.slot, got, row)

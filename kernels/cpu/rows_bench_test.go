@@ -72,7 +72,7 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 		}},
 		{"Combine", (benchK + 1) * row, func() { d.Combine(y, kernels.Tensor{}, wide, weights, rowOf) }},
 		{"CombineBackward", (2*benchK + 1) * row, func() {
-			d.CombineBackward(dwide, dweights, y, wide, weights, kernels.Tensor{}, rowOf)
+			d.CombineBackward(dwide, dweights, y, wide, weights, rowOf, kernels.AllRows)
 		}},
 		{"SumSquares", 4 * t * h, func() { d.SumSquares(sum, master) }},
 		{"AdamW", 8*4*t*h + map[bool]int{true: t * h * 2}[dtype == kernels.BF16], func() {

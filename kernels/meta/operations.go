@@ -97,7 +97,7 @@ func (d *Device) Combine(out, residual, y, _, _ kernels.Tensor) {
 	}
 	d.rows(out, residual, y)
 }
-func (d *Device) CombineBackward(dy, _, _, y, _, _, _ kernels.Tensor) {
+func (d *Device) CombineBackward(dy, _, _, y, _, _ kernels.Tensor, _ int) {
 	d.rows(dy, dy, y) // a row of dout for each of dy
 }
 func (d *Device) SwiGLU(out, gu kernels.Tensor)                         { d.rows(out, gu) }

@@ -123,7 +123,7 @@ func mixture(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 			d.Combine(x, kernels.Tensor{}, rows, weights, plan.RowOf)
 		}},
 		{"combine backward" + tokens, []kernels.Tensor{rows, more, rows}, func() {
-			d.CombineBackward(more, dweights, x, rows, weights, kernels.Tensor{}, plan.RowOf)
+			d.CombineBackward(more, dweights, x, rows, weights, plan.RowOf, kernels.AllRows)
 		}},
 	}
 }

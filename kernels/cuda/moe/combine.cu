@@ -1,8 +1,9 @@
 // Combine: sum[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
 // weights nil: of y alone; with weights, products and sums are rounded on the way by Definition.Combine. out[t] =
 // round(residual[t] + sum[t]), or residual nil: sum[t]. A thread for eight columns of a token. Its gradient, of pairs
-// p = t*k + slot: with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]), dweights[i] =
-// tree(dout[t]*y[r]); without pair p is i, without row r is i. A warp for a pair.
+// p = t*k + slot with r = rowOf[p]: dy[r] = round(weights[p]*dout[t]) and dweights[p] = tree(dout[t]*y[r]). Of an owner
+// of the rows from `from` on y and dy are those, pairs whose rows lie elsewhere are left out, and dweights are by row. A
+// block has pairs in order, so that the slots of a token read its dout once, and each warp one of those that count.
 // CombinePeers is Combine, and TakePeers a gather, of rows in the memory of several cards; GatherPeers puts such rows
 // below one another.
 // Bound: the bytes of y, residual and out, or of dout, y and dy; of what other cards have, by the link to them.
@@ -175,26 +176,34 @@ __device__ void gather_peers(const Parts& parts, T* out, int rows, int cols) {
 #define GATHER_PEERS(T) (const __grid_constant__ Parts parts, T* out, int rows, int cols)
 KERNELS(gather_peers, GATHER_PEERS, (parts, out, rows, cols))
 
+constexpr int kPairs = kWarp;  // of a block of combine_backward
+
 template <class T>
 __device__ void combine_backward(T* dy, float* dweights, const T* dout, const T* y, const float* weights,
-                                 const int* pair, const int* row, int n, int cols, int k, int dys, int ds, int ys) {
-  int i = warp_row();
-  if (i >= n) return;
-  int p = pair ? pair[i] : i, r = row ? row[i] : i;
-  const T *d = dout + (size_t)(p / k) * ds, *v = y + (size_t)r * ys;
-  T* to = dy + (size_t)r * dys;
-  float weight = weights[p];
-  float s = tree8(cols, [&](int c, int left, float* x) {
-    float b[kEight], scaled[kEight];
-    load8(d + c, left, x);
-    load8(v + c, left, b);
+                                 const int* row_of, int pairs, int from, int rows, int cols, int k, int dys, int ds,
+                                 int ys) {
+  int lane = warp_lane(), first = blockIdx.x * kPairs, at = first + lane, warps = blockDim.x / kWarp;
+  int r = at < pairs ? row_of[at] - max(from, 0) : -1;
+  u32 here = __ballot_sync(~0u, (u32)r < (u32)rows), before = here & ((1u << lane) - 1);
+  u32 own = here & __ballot_sync(~0u, __popc(before) % warps == threadIdx.x / kWarp);
+  for (; own; own &= own - 1) {
+    int j = __ffs(own) - 1, p = first + j, row = __shfl_sync(~0u, r, j);
+    const T *d = dout + (size_t)(p / k) * ds, *v = y + (size_t)row * ys;
+    T* to = dy + (size_t)row * dys;
+    float weight = weights[p];
+    float s = tree8(cols, [&](int c, int left, float* x) {
+      float b[kEight], scaled[kEight];
+      load8(d + c, left, x);
+      load8(v + c, left, b);
 #pragma unroll
-    for (int j = 0; j < kEight; j++) scaled[j] = x[j] * weight, x[j] = x[j] * b[j];
-    store8(to + c, left, scaled);
-  });
-  if (warp_lane() == 0) dweights[i] = s;
+      for (int i = 0; i < kEight; i++) scaled[i] = x[i] * weight, x[i] = x[i] * b[i];
+      store8(to + c, left, scaled);
+    });
+    if (lane == 0) dweights[from < 0 ? p : row] = s;
+  }
 }
-#define COMBINE_BACKWARD(T)                                                                                       \
-  (T * dy, float* dweights, const T* dout, const T* y, const float* weights, const int* pair, const int* row, int n, \
-   int cols, int k, int dys, int ds, int ys)
-KERNELS(combine_backward, COMBINE_BACKWARD, (dy, dweights, dout, y, weights, pair, row, n, cols, k, dys, ds, ys))
+#define COMBINE_BACKWARD(T)                                                                                          \
+  (T * dy, float* dweights, const T* dout, const T* y, const float* weights, const int* row_of, int pairs, int from, \
+   int rows, int cols, int k, int dys, int ds, int ys)
+KERNELS(combine_backward, COMBINE_BACKWARD,
+        (dy, dweights, dout, y, weights, row_of, pairs, from, rows, cols, k, dys, ds, ys))

@@ -16,12 +16,12 @@ func (d *Ops) Combine(out, residual, y, weights, rowOf kernels.Tensor) {
 		residual, y, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, residual.Stride, y.Stride)
 }
 
-// CombineBackward, of n pairs p = t*K + slot: with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and
-// dweights[i] = tree(dout[t]*y[r]); without pair p is i, without row r is i.
-func (d *Ops) CombineBackward(dy, dweights, dout, y, weights, pair, row kernels.Tensor) {
-	n := dweights.Len()
-	launchCombineBackward(d.Context, driver.Suffix(dout), driver.WarpGrid(n), driver.WarpThreads, 0, dy, dweights, dout,
-		y, weights, pair, row, n, dout.Cols, weights.Cols, dy.Stride, dout.Stride, y.Stride)
+// CombineBackward, of pairs p = t*K + slot with r = rowOf[p]: dy[r] = round(weights[p]*dout[t]) and dweights[p] =
+// tree(dout[t]*y[r]); of an owner of the rows from `from` on its own alone, with dweights by row.
+func (d *Ops) CombineBackward(dy, dweights, dout, y, weights, rowOf kernels.Tensor, from int) {
+	launchCombineBackward(d.Context, driver.Suffix(dout), [3]int{driver.Blocks(rowOf.Len(), combinePairs), 1, 1},
+		driver.WarpThreads, 0, dy, dweights, dout, y, weights, rowOf, rowOf.Len(), from, y.Rows, dout.Cols,
+		weights.Cols, dy.Stride, dout.Stride, y.Stride)
 }
 
 // CombinePeers is Combine of rows that several cards have computed.

@@ -34,24 +34,24 @@ func TestMoE(t *testing.T) {
 					cudatest.Normal(dtype, tokens, width, 1), cudatest.Normal(dtype, tokens*k, width, 1),
 					cudatest.Normal(kernels.F32, tokens, k,
 						1), cudatest.Normal(dtype, tokens, width, 1), cudatest.Normal(dtype, tokens*k, width, 1),
-					cudatest.Normal(kernels.F32, tokens, k, 1), cudatest.Ints(1, tokens*k, make([]int32, tokens*k)),
+					cudatest.Normal(kernels.F32, tokens, k, 1),
 					cudatest.Normal(dtype, tokens*k, width, 1), cudatest.Normal(kernels.F32, tokens*k, 1, 1),
 					cudatest.Strided(dtype, tokens, width, 1), cudatest.Normal(dtype, tokens, width, 1)},
 					func(d kernels.Device, x []kernels.Tensor) {
 						g := kernels.Groups{Offsets: x[1], Count: e, Segments: 3}
-						d.Dispatch(kernels.Plan{Groups: g, Source: x[2], RowOf: x[3], Pair: x[10]}, x[0], segments)
+						d.Dispatch(kernels.Plan{Groups: g, Source: x[2], RowOf: x[3]}, x[0], segments)
 						d.Gather(x[5], x[4], x[2])
 						w := x[6]
 						if !weighted {
 							w = kernels.Tensor{}
 						}
-						d.Combine(x[14], x[13], x[5], w, x[3])
-						d.Combine(x[13], x[13], x[5], w, x[3])
+						d.Combine(x[13], x[12], x[5], w, x[3])
+						d.Combine(x[12], x[12], x[5], w, x[3])
 						d.Combine(x[7], kernels.Tensor{}, x[5], w, x[3])
-						d.CombineBackward(x[8], x[9], x[7], x[5], x[6], kernels.Tensor{}, x[3])
+						d.CombineBackward(x[8], x[9], x[7], x[5], x[6], x[3], kernels.AllRows)
 						from, to := tokens*k/5, tokens*k/2+1 // the rows of an owner
-						d.CombineBackward(x[11].RowRange(from, to), x[12].RowRange(from, to), x[7],
-							x[5].RowRange(from, to), x[6], x[10].ColRange(from, to), kernels.Tensor{})
+						d.CombineBackward(x[10].RowRange(from, to), x[11].RowRange(from, to), x[7],
+							x[5].RowRange(from, to), x[6], x[3], from)
 					})
 			}
 		}

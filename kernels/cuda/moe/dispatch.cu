@@ -3,7 +3,6 @@
 // run), and a warp deals a run's rows out in order. Few runs, as in decoding, are one kernel of one block, whose warps
 // keep their pairs between counting and dealing. Bound: reading experts [T, K] and writing source and row_of; in
 // practice what waits for what.
-// pair, the pair of each row, may be null.
 #include "definition.cuh"
 
 // threads of dispatch_scan and dispatch_few
@@ -82,9 +81,8 @@ __device__ inline void scan(int* offsets, int* counts, F first, int e, int n, in
 }
 
 // place makes a pair the one of a row.
-__device__ inline void place(int* source, int* row_of, int* pair, int row, int p, int k) {
+__device__ inline void place(int* source, int* row_of, int row, int p, int k) {
   source[row] = p / k, row_of[p] = row;
-  if (pair) pair[row] = p;
 }
 
 // Run i is pairs cuts[i] up to cuts[i+1].
@@ -101,13 +99,13 @@ KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n,
   scan(offsets, counts, [&](int segment) { return first[segment]; }, e, n, segments, pairs);
 }
 
-KERNEL(dispatch_deal, int* source, int* row_of, int* pair, const int* counts, const int* experts, const int* cuts,
-       int e, int k) {
+KERNEL(dispatch_deal, int* source, int* row_of, const int* counts, const int* experts, const int* cuts, int e,
+       int k) {
   int lane = warp_lane(), run = blockIdx.x;
   ExpertIds<kRun> ids(experts, cuts[run], cuts[run + 1]);
   for (int i = lane; i < e; i += kWarp) counters[i] = counts[(size_t)i * gridDim.x + run];
   __syncwarp();
-  ids.count(counters, 1, [&](int j, int row) { place(source, row_of, pair, row, ids.at(j), k); });
+  ids.count(counters, 1, [&](int j, int row) { place(source, row_of, row, ids.at(j), k); });
 }
 
 // FewRuns are an odd number of runs, so that the counters of a run lie on different banks: the last may be an empty
@@ -117,8 +115,8 @@ struct FewRuns {
 };
 
 extern "C" __global__ void __launch_bounds__(kScan)
-    dispatch_few(const __grid_constant__ FewRuns runs, int* offsets, int* source, int* row_of, int* pair,
-                 const int* experts, int e, int n, int segments, int k) {
+    dispatch_few(const __grid_constant__ FewRuns runs, int* offsets, int* source, int* row_of, const int* experts,
+                 int e, int n, int segments, int k) {
   int warp = threadIdx.x / kWarp, pairs = runs.cuts[n];
   ExpertIds<kFewRun> ids(experts, warp < n ? runs.cuts[warp] : 0, warp < n ? runs.cuts[warp + 1] : 0);
   for (int i = threadIdx.x; i < e * n; i += kScan) counters[i] = 0;
@@ -130,5 +128,5 @@ extern "C" __global__ void __launch_bounds__(kScan)
 #pragma unroll
   for (int j = 0; j < ids.kEach; j++)
     if (ids.expert[j] >= 0)
-      place(source, row_of, pair, counters[ids.expert[j] * n + warp] + before[j], ids.at(j), k);
+      place(source, row_of, counters[ids.expert[j] * n + warp] + before[j], ids.at(j), k);
 }

@@ -12,7 +12,7 @@ func (d *Ops) Dispatch(p kernels.Plan, experts kernels.Tensor, segments []int32)
 	g, k := p.Groups, experts.Cols
 	if few, n := cutFew(g.Count, k, segments); n > 0 {
 		launchDispatchFew(d.Context, [3]int{1, 1, 1}, dispatchScan, 4*g.Count*n, few, g.Offsets, p.Source, p.RowOf,
-			p.Pair, experts, g.Count, n, g.Segments, k)
+			experts, g.Count, n, g.Segments, k)
 		return
 	}
 	cuts, first := cutPairs(segments, k, dispatchRun)
@@ -22,8 +22,7 @@ func (d *Ops) Dispatch(p kernels.Plan, experts kernels.Tensor, segments []int32)
 	launchDispatchCount(d.Context, grid, 32, shared, counts, experts, staged, g.Count)
 	launchDispatchScan(d.Context, [3]int{1, 1, 1}, dispatchScan, 0, g.Offsets, counts, staged.From(len(cuts)), g.Count,
 		n, g.Segments, experts.Len())
-	launchDispatchDeal(d.Context, grid, 32, shared, p.Source, p.RowOf, p.Pair, counts, experts, staged, g.Count,
-		k)
+	launchDispatchDeal(d.Context, grid, 32, shared, p.Source, p.RowOf, counts, experts, staged, g.Count, k)
 }
 
 // cutPairs cuts the pairs of segments into runs of at most `most`, none across segments: run i is pairs cuts[i] up to

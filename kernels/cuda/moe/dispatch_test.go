@@ -12,20 +12,15 @@ import (
 	"lockstep/kernels/cuda/cudatest"
 )
 
-// dispatch is the operands of one, with the pairs of rows or without, and what runs it.
-func dispatch(tokens, e, k int, expertIDs, segments []int32, pairs bool) ([]cudatest.Operand,
+// dispatch is the operands of one, and what runs it.
+func dispatch(tokens, e, k int, expertIDs, segments []int32) ([]cudatest.Operand,
 	func(d kernels.Device, x []kernels.Tensor)) {
 	n := len(segments) - 1
 	x := []cudatest.Operand{cudatest.Ints(tokens, k, expertIDs), cudatest.Ints(1, e*n+1, make([]int32, e*n+1)),
-		cudatest.Ints(1, tokens*k, make([]int32, tokens*k)), cudatest.Ints(tokens, k, make([]int32, tokens*k)),
-		cudatest.Ints(1, tokens*k, make([]int32, tokens*k))}
+		cudatest.Ints(1, tokens*k, make([]int32, tokens*k)), cudatest.Ints(tokens, k, make([]int32, tokens*k))}
 	return x, func(d kernels.Device, x []kernels.Tensor) {
 		g := kernels.Groups{Offsets: x[1], Count: e, Segments: n}
-		p := kernels.Plan{Groups: g, Source: x[2], RowOf: x[3]}
-		if pairs {
-			p.Pair = x[4]
-		}
-		d.Dispatch(p, x[0], segments)
+		d.Dispatch(kernels.Plan{Groups: g, Source: x[2], RowOf: x[3]}, x[0], segments)
 	}
 }
 
@@ -52,12 +47,10 @@ func TestDispatch(t *testing.T) {
 		segments, launches := someSegments(s.tokens, s.segments), cudatest.GPU.Counts().Launches
 		for _, expertIDs := range [][]int32{randomExperts(s.tokens, s.e, s.k), make([]int32, s.tokens*s.k),
 			slices.Repeat([]int32{int32(s.e - 1)}, s.tokens*s.k)} {
-			for _, pairs := range []bool{false, true} {
-				x, run := dispatch(s.tokens, s.e, s.k, expertIDs, segments, pairs)
-				cudatest.Both(t, fmt.Sprintf("dispatch of %+v, pairs %t", s, pairs), x, run)
-			}
+			x, run := dispatch(s.tokens, s.e, s.k, expertIDs, segments)
+			cudatest.Both(t, fmt.Sprintf("dispatch of %+v", s), x, run)
 		}
-		if s.few != (cudatest.GPU.Counts().Launches == launches+6) {
+		if s.few != (cudatest.GPU.Counts().Launches == launches+3) {
 			t.Errorf("dispatch of %+v in segments %v: few runs, or not", s, segments)
 		}
 	}
@@ -67,8 +60,7 @@ func TestDispatch(t *testing.T) {
 func TestDispatchEmptySegments(t *testing.T) {
 	for _, tokens := range []int{1, 100, 1000} {
 		expertIDs := randomExperts(tokens, 512, 10)
-		x, run := dispatch(tokens, 512, 10, expertIDs, []int32{0, int32(tokens), int32(tokens), int32(tokens)},
-			true)
+		x, run := dispatch(tokens, 512, 10, expertIDs, []int32{0, int32(tokens), int32(tokens), int32(tokens)})
 		cudatest.Both(t, fmt.Sprintf("dispatch of %d tokens and two empty segments", tokens), x, run)
 	}
 }
@@ -76,7 +68,7 @@ func TestDispatchEmptySegments(t *testing.T) {
 // The comparison fails where one token chose otherwise.
 func TestDispatchDiffers(t *testing.T) {
 	expertIDs := randomExperts(118, 128, 8)
-	x, run := dispatch(118, 128, 8, expertIDs, []int32{0, 118}, false)
+	x, run := dispatch(118, 128, 8, expertIDs, []int32{0, 118})
 	n, _ := cudatest.Differences(t, x, run, func(d kernels.Device, x []kernels.Tensor) {
 		other := slices.Clone(expertIDs)
 		other[rand.IntN(len(other))] ^= 1

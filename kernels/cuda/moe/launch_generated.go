@@ -15,6 +15,7 @@ import (
 
 // Constants of the sources.
 const (
+	combinePairs        = 32   // combine.cu
 	combinePeers        = 16   // combine.cu
 	dispatchFew         = 32   // dispatch.cu
 	dispatchFewRun      = 256  // dispatch.cu
@@ -78,18 +79,19 @@ func launchCombine[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, varia
 }
 
 // launchCombineBackward enqueues a kernel of combine.cu: combine_backward_f32, combine_backward_bf16.
-func launchCombineBackward[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
-	threads, sharedBytes int, dy P1, dweights P2, dout P3, y P4, weights P5, pair P6, row P7, n, cols, k, dys, ds,
-	ys int) {
+func launchCombineBackward[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
+	threads, sharedBytes int, dy P1, dweights P2, dout P3, y P4, weights P5, rowOf P6, pairs, from, rows, cols, k,
+	dys, ds, ys int) {
 	params := struct {
 		dy       cu.DevicePtr
 		dweights cu.DevicePtr
 		dout     cu.DevicePtr
 		y        cu.DevicePtr
 		weights  cu.DevicePtr
-		pair     cu.DevicePtr
-		row      cu.DevicePtr
-		n        int32
+		rowOf    cu.DevicePtr
+		pairs    int32
+		from     int32
+		rows     int32
 		cols     int32
 		k        int32
 		dys      int32
@@ -97,9 +99,9 @@ func launchCombineBackward[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *drive
 		ys       int32
 	}{
 		dy: driver.At(dy), dweights: driver.AtType(dweights, kernels.F32), dout: driver.At(dout), y: driver.At(y),
-		weights: driver.AtType(weights, kernels.F32), pair: driver.AtType(pair, kernels.I32),
-		row: driver.AtType(row, kernels.I32), n: driver.Int32(n), cols: driver.Int32(cols), k: driver.Int32(k),
-		dys: driver.Int32(dys), ds: driver.Int32(ds), ys: driver.Int32(ys),
+		weights: driver.AtType(weights, kernels.F32), rowOf: driver.AtType(rowOf, kernels.I32),
+		pairs: driver.Int32(pairs), from: driver.Int32(from), rows: driver.Int32(rows), cols: driver.Int32(cols),
+		k: driver.Int32(k), dys: driver.Int32(dys), ds: driver.Int32(ds), ys: driver.Int32(ys),
 	}
 	ctx.Launch("combine_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:80])
 }
@@ -146,12 +148,11 @@ func launchDispatchCount[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3
 }
 
 // launchDispatchDeal enqueues a kernel of dispatch.cu: dispatch_deal.
-func launchDispatchDeal[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, grid [3]int, threads,
-	sharedBytes int, source P1, rowOf P2, pair P3, counts P4, experts P5, cuts P6, e, k int) {
+func launchDispatchDeal[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
+	source P1, rowOf P2, counts P3, experts P4, cuts P5, e, k int) {
 	params := struct {
 		source  cu.DevicePtr
 		rowOf   cu.DevicePtr
-		pair    cu.DevicePtr
 		counts  cu.DevicePtr
 		experts cu.DevicePtr
 		cuts    cu.DevicePtr
@@ -159,22 +160,20 @@ func launchDispatchDeal[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Conte
 		k       int32
 	}{
 		source: driver.AtType(source, kernels.I32), rowOf: driver.AtType(rowOf, kernels.I32),
-		pair: driver.AtType(pair, kernels.I32), counts: driver.AtType(counts, kernels.I32),
-		experts: driver.AtType(experts, kernels.I32), cuts: driver.AtType(cuts, kernels.I32), e: driver.Int32(e),
-		k: driver.Int32(k),
+		counts: driver.AtType(counts, kernels.I32), experts: driver.AtType(experts, kernels.I32),
+		cuts: driver.AtType(cuts, kernels.I32), e: driver.Int32(e), k: driver.Int32(k),
 	}
-	ctx.Launch("dispatch_deal", grid, threads, sharedBytes, driver.Bytes(&params)[:56])
+	ctx.Launch("dispatch_deal", grid, threads, sharedBytes, driver.Bytes(&params)[:48])
 }
 
 // launchDispatchFew enqueues a kernel of dispatch.cu: dispatch_few.
-func launchDispatchFew[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
-	runs *dispatchFewRuns, offsets P1, source P2, rowOf P3, pair P4, experts P5, e, n, segments, k int) {
+func launchDispatchFew[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
+	runs *dispatchFewRuns, offsets P1, source P2, rowOf P3, experts P4, e, n, segments, k int) {
 	params := struct {
 		runs     dispatchFewRuns
 		offsets  cu.DevicePtr
 		source   cu.DevicePtr
 		rowOf    cu.DevicePtr
-		pair     cu.DevicePtr
 		experts  cu.DevicePtr
 		e        int32
 		n        int32
@@ -182,11 +181,10 @@ func launchDispatchFew[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, g
 		k        int32
 	}{
 		runs: *runs, offsets: driver.AtType(offsets, kernels.I32), source: driver.AtType(source, kernels.I32),
-		rowOf: driver.AtType(rowOf, kernels.I32), pair: driver.AtType(pair, kernels.I32),
-		experts: driver.AtType(experts, kernels.I32), e: driver.Int32(e), n: driver.Int32(n),
-		segments: driver.Int32(segments), k: driver.Int32(k),
+		rowOf: driver.AtType(rowOf, kernels.I32), experts: driver.AtType(experts, kernels.I32), e: driver.Int32(e),
+		n: driver.Int32(n), segments: driver.Int32(segments), k: driver.Int32(k),
 	}
-	ctx.Launch("dispatch_few", grid, threads, sharedBytes, driver.Bytes(&params)[:320])
+	ctx.Launch("dispatch_few", grid, threads, sharedBytes, driver.Bytes(&params)[:312])
 }
 
 // launchDispatchScan enqueues a kernel of dispatch.cu: dispatch_scan.
