@@ -68,8 +68,9 @@ type Device interface {
 	// for each group a sum over the rows of its segments. The rows of a dense layer are one group.
 	AddBias(out, x, bias Tensor, g *Groups)
 	BiasGrad(dbias, dy Tensor, g *Groups)
-	// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 of n contiguous elements, parts F32 [S, n].
-	Accumulate(dst, parts Tensor)
+	// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 of n contiguous elements, parts F32 [S, n];
+	// and so others, each apart from all before it.
+	Accumulate(dst, parts Tensor, then ...PartSum)
 	// Scale: out = round(x * a). out may be x.
 	Scale(out, x Tensor, a float32)
 	// Dropout: out[r,c] = round(x[r,c] * Factor) where word c%4 of Words(r, c/4) is at least the threshold, else +0,

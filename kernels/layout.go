@@ -203,6 +203,9 @@ type GradRows struct {
 	Groups *Groups
 }
 
+// PartSum is a sum that parts are added to, see [Device.Accumulate].
+type PartSum struct{ Dst, Parts Tensor }
+
 // Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert,
 // then by token.
 type Plan struct {

@@ -121,7 +121,7 @@ func (g *gradients) duringPass(r *parallel.Rank, s *Share, of unitBackward, i in
 		of.backward(p)
 		return
 	}
-	u.apart(r, parts.of[parts.next], p.Segments.Count, func() { of.backward(p) })
+	u.anew(r, parts.of[parts.next], p.Segments.Count, func() { of.backward(p) })
 	g.finishPending(r, s)
 	parts.next, parts.pending = 1-parts.next, pendingPart{u, i}
 }
@@ -145,7 +145,13 @@ func (g *gradients) duringUnit(r *parallel.Rank, s *Share, unit int, backward fu
 		g.duringHead(r, s, u, backward)
 		return
 	}
-	g.pass(r, u, s.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, nil, each) })
+	g.pass(r, u, s.Place, func(t kernels.Tensor, anew bool) {
+		if anew {
+			u.anew(r, t, 1, each)
+		} else {
+			u.viewed(r, t, 1, nil, each)
+		}
+	})
 }
 
 // duringHead computes a gradient for each segment of the head, and adds them when all have been computed. The head is
@@ -157,23 +163,23 @@ func (g *gradients) duringHead(r *parallel.Rank, s *Share, u *gradientUnit, back
 	all := p.Segments
 	p.Segments = segmentsApart(all)
 	part := r.Stack.New(kernels.F32, 1, p.Segments.Count*u.columns)
-	u.apart(r, part, p.Segments.Count, func() { backward(p) })
+	u.anew(r, part, p.Segments.Count, func() { backward(p) })
 	g.addPart(r, u, p, part)
 	p.Segments = all
 }
 
-// apart runs the backward pass of a unit with so many gradients in a part, which start from 0: those that a product
-// writes need no zeros.
-func (u *gradientUnit) apart(r *parallel.Rank, part kernels.Tensor, count int, backward func()) {
+// anew runs the backward pass of a unit with so many gradients of each matrix in a slot or a part, which start from 0:
+// those that a product writes need no zeros.
+func (u *gradientUnit) anew(r *parallel.Rank, t kernels.Tensor, count int, backward func()) {
 	fresh, from := make([]bool, len(u.params)), 0 // columns from here on may have to be cleared
 	for i, v := range u.params {
 		if fresh[i] = v.whole; v.whole {
-			zeroColumns(r, part, count*from, count*v.at)
+			zeroColumns(r, t, count*from, count*v.at)
 			from = u.end(i)
 		}
 	}
-	zeroColumns(r, part, count*from, count*u.columns)
-	u.viewed(r, part, count, fresh, backward)
+	zeroColumns(r, t, count*from, count*u.columns)
+	u.viewed(r, t, count, fresh, backward)
 	if i := slices.Index(fresh, true); i >= 0 {
 		panic("model: no gradient came to " + u.params[i].param.Name)
 	}
@@ -238,7 +244,12 @@ func (g *gradients) finishPending(r *parallel.Rank, s *Share) {
 // addPart adds the gradients of a pass's segments to the sums of a unit in order.
 func (g *gradients) addPart(r *parallel.Rank, u *gradientUnit, p *Pass, part kernels.Tensor) {
 	if !p.Idle {
-		g.pass(r, u, p.Place, func(t kernels.Tensor) { u.addPart(r, t, part, p.Segments.Count) })
+		g.pass(r, u, p.Place, func(t kernels.Tensor, anew bool) {
+			if anew {
+				r.Dev.Zero(t)
+			}
+			u.addPart(r, t, part, p.Segments.Count)
+		})
 	}
 }
 
@@ -248,22 +259,24 @@ func (u *gradientUnit) addPart(r *parallel.Rank, t, part kernels.Tensor, count i
 		r.Dev.Accumulate(t, part.ColRange(0, u.columns))
 		return
 	}
+	var sums []kernels.PartSum
 	for _, v := range u.params {
 		n := v.like.Rows * v.like.Cols
 		for at := v.at; at < v.at+v.like.Len(); at += n { // of an expert, or the only one
 			of := part.ColRange(count*at, count*(at+n)).Reshape(count, n)
-			r.Dev.Accumulate(t.ColRange(at, at+n), of)
+			sums = append(sums, kernels.PartSum{Dst: t.ColRange(at, at+n), Parts: of})
 		}
 	}
+	r.Dev.Accumulate(sums[0].Dst, sums[0].Parts, sums[1:]...)
 }
 
-// pass takes the sums of a unit from the share before, lets add add to them, and sends them on.
-func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t kernels.Tensor)) {
+// pass takes the sums of a unit from the share before, lets add add to them, and sends them on. Anew: they are 0, and
+// anything lies there.
+func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t kernels.Tensor, anew bool)) {
 	s := &g.slots[g.next]
 	g.next = 1 - g.next
 	t := s.t.ColRange(0, u.columns)
-	u.receive(r, s, t, at)
-	add(t)
+	add(t, u.receive(r, s, t, at))
 	u.send(r, s, t, at)
 }
 
@@ -271,15 +284,15 @@ func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t
 // for the one before, however many segments it has, unless micro-batches go through the model together.
 func (m *Model) SmallGradients() bool { return m.grads.small }
 
-// receive fills a slot with what the shares before have summed.
-func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tensor, at Place) {
+// receive fills a slot with what the shares before have summed. Anew: there are none.
+func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tensor, at Place) (anew bool) {
 	switch {
 	case r.Data == nil: // a plan
 		kernels.CountExchange(r.Dev, kernels.ExchangeGradient, t.Bytes())
 		r.Dev.Zero(t)
 	case at.At == 0 && u.rest == nil:
 		r.Transfers.WaitEvents(s.free()...)
-		r.Dev.Zero(t)
+		return true
 	case r.ID > 0:
 		r.Data.Receive(r.ID-1, t, s.free()...).Wait()
 	default: // the last rank has brought the sums of the round before to their owners
@@ -294,6 +307,7 @@ func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tens
 		}
 		r.Transfers.WaitEvents(copied...)
 	}
+	return false
 }
 
 // send passes a slot on to the next rank, or at the end of a round to the owners.

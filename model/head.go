@@ -107,7 +107,7 @@ func (h *Head) segments(r *parallel.Rank, b *Batch,
 	}
 	most, fresh := h.chunkRows(r.Dev.Spare()), h.W.startsAnew()
 	b.eachSegment(func(i, from, to int) {
-		own := b.gradient(h.W.headGrad(), i)
+		own, empty := b.gradient(h.W.headGrad(), i), from == to
 		all := func(grad kernels.Tensor, goesOn bool) {
 			for first := fresh; from < to; from, first = from+most, false {
 				chunk(from, min(from+most, to), grad, goesOn, first)
@@ -116,12 +116,16 @@ func (h *Head) segments(r *parallel.Rank, b *Batch,
 		switch {
 		case to-from <= most:
 			all(own, false)
-		case b.apart() || fresh:
+		case b.apart():
 			all(own, true)
 		default:
+			if fresh { // 0 and a sum of -0 are 0, so the sum can't be what is stored
+				r.Dev.Zero(own)
+				fresh = false
+			}
 			sumSegment(r, own, func(sum kernels.Tensor) { all(sum, true) })
 		}
-		fresh = fresh && b.apart()
+		fresh = fresh && (empty || b.apart())
 	})
 }
 

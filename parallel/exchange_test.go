@@ -473,6 +473,73 @@ func TestMissingWait(t *testing.T) {
 	}
 }
 
+// Behind WaitReceived a member has its rows, and behind Wait the others have theirs: its source may be overwritten.
+func TestWaitReceived(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			var want []float32
+			for rank := range r.Size {
+				want = append(want, number(rank, round, 0))
+			}
+			src, dst := fill(r, r.ID, round, 1, 1), r.Stack.New(kernels.F32, r.Size, 1)
+			x := r.Data.AllGather(Pair{dst, src})
+			x.WaitReceived()
+			if got := dst.F32s(); !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
+			}
+			x.Wait()
+			return nil
+		})
+	})
+}
+
+// A source that is released or overwritten when its member has received, but not waited, shows.
+func TestWaitReceivedAlone(t *testing.T) {
+	released := func(r *Rank) error {
+		mark := r.Stack.Mark()
+		r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)}).WaitReceived()
+		r.Stack.Release(mark)
+		return nil
+	}
+	if err := world(t, 2, 1, 1).Run(released); err == nil || !strings.Contains(err.Error(), "was not waited for") {
+		t.Errorf("error %v", err)
+	}
+	if wrong := overwritten(t, (*Exchange).WaitReceived); wrong == 0 {
+		t.Error("sources were overwritten before Wait, and no rank got the new value: a test would not notice")
+	}
+	if wrong := overwritten(t, (*Exchange).Wait); wrong > 0 {
+		t.Errorf("%d sources were overwritten behind Wait, and a rank got the new value", wrong)
+	}
+}
+
+// overwritten counts the draws of delayed copies by which a rank gets what was written to a source behind some of its
+// exchange.
+func overwritten(t *testing.T, behind func(x *Exchange)) (wrong int) {
+	t.Helper()
+	for seed := range uint64(16) {
+		var got [2]float32
+		if err := world(t, 2, 1, seed+1).Run(func(r *Rank) error {
+			dst, src := r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)
+			x := r.Data.AllGather(Pair{dst, src})
+			if r.ID == 0 { // which is ahead
+				behind(x)
+				src.F32s()[0] = 77
+			}
+			r.Data.Share(src)
+			x.Wait()
+			got[r.ID] = dst.F32s()[1-r.ID]
+			r.Data.Barrier()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got[1] == 77 {
+			wrong++
+		}
+	}
+	return wrong
+}
+
 // A source that is overwritten before the others have it shows in what they get.
 func TestEarlyOverwrite(t *testing.T) {
 	wrong := 0

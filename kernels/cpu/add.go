@@ -29,14 +29,16 @@ func (d *Device) Scale(out, x kernels.Tensor, a float32) {
 	})
 }
 
-// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 [1, n] and parts F32 [S, n].
-func (d *Device) Accumulate(dst, parts kernels.Tensor) {
+// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 [1, n] and parts F32 [S, n], and then others.
+func (d *Device) Accumulate(dst, parts kernels.Tensor, then ...kernels.PartSum) {
 	const op = "accumulate"
-	mustShape(op, "parts", parts, parts.Rows, dst.Len())
-	sum, in := vector(op, "dst", dst, dst.Len()), d.matrix(parts)
-	d.pool.each(len(sum), rowWork, func(_, from, to int) {
-		for s := range parts.Rows {
-			d.vec.Add(sum[from:to], sum[from:to], in.loadPart(s, from, to, nil))
-		}
-	})
+	for _, of := range append([]kernels.PartSum{{Dst: dst, Parts: parts}}, then...) {
+		mustShape(op, "parts", of.Parts, of.Parts.Rows, of.Dst.Len())
+		sum, in := vector(op, "dst", of.Dst, of.Dst.Len()), d.matrix(of.Parts)
+		d.pool.each(len(sum), rowWork, func(_, from, to int) {
+			for s := range of.Parts.Rows {
+				d.vec.Add(sum[from:to], sum[from:to], in.loadPart(s, from, to, nil))
+			}
+		})
+	}
 }

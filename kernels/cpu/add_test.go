@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"slices"
 	"testing"
 
 	"lockstep/kernels"
@@ -55,6 +56,12 @@ func TestAccumulate(t *testing.T) {
 			t.Fatalf("element %d: (1 + 1e8) - 1e8 = %v, want 0; 1 is the sum in the opposite order", i, v)
 		}
 	}
+	d.Accumulate(kernels.Wrap(dst[:2], 1, 2), kernels.Wrap(parts[:2], 1, 2),
+		kernels.PartSum{Dst: kernels.Wrap(dst[5:8], 1, 3), Parts: kernels.Wrap(parts[n-3:n+3], 2, 3)})
+	if want := []float32{1, 1, 0, 0, 0, 1 + 1e8, 1 + 1e8, 1 + 1e8, 0}; !slices.Equal(dst[:9], want) {
+		t.Errorf("two sums are %v, want %v", dst[:9], want)
+	}
+	clear(dst)
 	d.Accumulate(kernels.Wrap(dst[:3], 1, 3), kernels.Wrap(parts[:0], 0, 3))
 	if dst[0] != 0 {
 		t.Error("no parts change the sum")

@@ -25,7 +25,13 @@ func (d *Device) EmbedBackward(_, dout, _ kernels.Tensor, _ []int32) {
 func (d *Device) Add(out, a, b kernels.Tensor)                        { d.rows(out, a, b) }
 func (d *Device) AddBias(out, x, _ kernels.Tensor, _ *kernels.Groups) { d.rows(out, x) }
 func (d *Device) BiasGrad(_, dy kernels.Tensor, _ *kernels.Groups)    { d.rows(dy) }
-func (d *Device) Accumulate(dst, parts kernels.Tensor)                { d.rows(dst, dst, parts) }
+func (d *Device) Accumulate(dst, parts kernels.Tensor, then ...kernels.PartSum) {
+	all := []kernels.Tensor{dst, dst, parts}
+	for _, s := range then {
+		all = append(all, s.Dst, s.Dst, s.Parts)
+	}
+	d.rows(all...)
+}
 func (d *Device) Scale(out, x kernels.Tensor, _ float32)              { d.rows(out, x) }
 func (d *Device) Dropout(out, x kernels.Tensor, _ kernels.Dropout)    { d.rows(out, x) }
 func (d *Device) RMSNorm(out, _, x, _ kernels.Tensor, _ kernels.Norm) { d.rows(out, x) }

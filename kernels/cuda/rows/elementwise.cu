@@ -77,8 +77,20 @@ __device__ inline void accumulate_whole(float* dst, const float* parts, int coun
   for (int h = 0; h < 2; h++) *(float4*)(dst + side.col(h)) = sum[h];
 }
 
-// accumulate: dst = ((dst + parts[0]) + parts[1]) + ...
-KERNEL(accumulate, float* dst, const float* parts, int count, int cols, int ps) {
+constexpr int kMostSums = 64;
+
+// Sums are vectors of cols numbers at dst, each with count parts at parts, rows of that stride.
+struct Sums {
+  unsigned long long dst[kMostSums], parts[kMostSums];
+  int cols[kMostSums], count[kMostSums], stride[kMostSums];
+};
+
+// accumulate: dst = ((dst + parts[0]) + parts[1]) + ... of the sum blockIdx.y. Those of a layer are one launch: most of
+// them are short, and a launch takes 2 us.
+KERNEL(accumulate, const __grid_constant__ Sums sums) {
+  int sum = blockIdx.y, cols = sums.cols[sum], count = sums.count[sum], ps = sums.stride[sum];
+  float* dst = (float*)sums.dst[sum];
+  const float* parts = (const float*)sums.parts[sum];
   Piece at(cols);
   if (at.row >= 1) return;
   SideBySide side(at, cols);

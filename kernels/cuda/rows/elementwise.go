@@ -4,6 +4,7 @@ package rows
 
 import (
 	"fmt"
+	"slices"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/driver"
@@ -46,14 +47,24 @@ func (d *Ops) Add(out, a, b kernels.Tensor) {
 		cols, out.Stride, a.Stride, b.Stride)
 }
 
-// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 [1, n] and parts F32 [S, n].
-func (d *Ops) Accumulate(dst, parts kernels.Tensor) {
-	n := dst.Len()
-	if !dst.Contiguous() || parts.Groups != 1 || parts.Cols != n {
-		panic(fmt.Sprintf("cuda: accumulate %s in %s", parts, dst))
+// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 [1, n] and parts F32 [S, n], and then others.
+func (d *Ops) Accumulate(dst, parts kernels.Tensor, then ...kernels.PartSum) {
+	all := append([]kernels.PartSum{{Dst: dst, Parts: parts}}, then...)
+	for some := range slices.Chunk(all, elementwiseMostSums) {
+		sums, most := &elementwiseSums{}, 0
+		for i, s := range some {
+			n := s.Dst.Len()
+			if !s.Dst.Contiguous() || s.Parts.Groups != 1 || s.Parts.Cols != n {
+				panic(fmt.Sprintf("cuda: accumulate %s in %s", s.Parts, s.Dst))
+			}
+			sums.dst[i], sums.parts[i] = uint64(driver.Address(s.Dst)), uint64(driver.Address(s.Parts))
+			sums.cols[i], sums.count[i] = driver.Int32(n), driver.Int32(s.Parts.Rows)
+			sums.stride[i], most = driver.Int32(s.Parts.Stride), max(most, n)
+		}
+		grid := driver.ElementGrid(1, most)
+		grid[1] = len(some)
+		launchAccumulate(d.Context, grid, driver.ElementThreads, 0, sums)
 	}
-	launchAccumulate(d.Context, driver.ElementGrid(1, n), driver.ElementThreads, 0, dst, parts, parts.Rows, n,
-		parts.Stride)
 }
 
 // Scale: out = round(x * a), both [T, H]. out may be x.

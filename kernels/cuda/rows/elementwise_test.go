@@ -43,6 +43,17 @@ func TestElementwise(t *testing.T) {
 				d.Accumulate(x[0], x[1])
 			})
 	}
+	// More sums than one launch has, of other lengths and numbers of parts.
+	many := []cudatest.Operand{cudatest.Normal(kernels.F32, 1, 9000, 1), cudatest.Normal(kernels.F32, 3, 9000, 1)}
+	cudatest.Both(t, "accumulate many", many, func(d kernels.Device, x []kernels.Tensor) {
+		var sums []kernels.PartSum
+		for at := range elementwiseMostSums + 2 {
+			from, to := at*(at+1), (at+1)*(at+2) // of 2, 4, 6 ... columns
+			sums = append(sums, kernels.PartSum{Dst: x[0].ColRange(from, to),
+				Parts: x[1].RowRange(0, 1+at%3).ColRange(from, to)})
+		}
+		d.Accumulate(sums[0].Dst, sums[0].Parts, sums[1:]...)
+	})
 	// Whole warps of columns, and the rest of a row, from any column on.
 	cudatest.Both(t, "accumulate, zero, from a column on", []cudatest.Operand{cudatest.Normal(kernels.F32, 1, 3000, 1),
 		cudatest.Normal(kernels.F32, 6, 3000, 1)},

@@ -17,6 +17,7 @@ import (
 const (
 	adamwClippers            = 256  // adamw.cu
 	adamwSumBlock            = 4096 // adamw.cu
+	elementwiseMostSums      = 64   // elementwise.cu
 	encodeAcross             = 16   // encode.cuh
 	encodeFP8Block           = 128  // encode.cuh
 	encodeINT4Group          = 32   // encode.cuh
@@ -28,6 +29,25 @@ const (
 	normAdders               = 512  // norm.cu
 	quantizeMostParts        = 16   // quantize.cu
 	rowsMoved                = 1024 // rows.cuh
+)
+
+// elementwiseSums is struct Sums of elementwise.cu.
+type elementwiseSums struct {
+	dst    [64]uint64
+	parts  [64]uint64
+	cols   [64]int32
+	count  [64]int32
+	stride [64]int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(elementwiseSums{})-1792]
+	_ = [1]bool{}[unsafe.Offsetof(elementwiseSums{}.dst)-0]
+	_ = [1]bool{}[unsafe.Offsetof(elementwiseSums{}.parts)-512]
+	_ = [1]bool{}[unsafe.Offsetof(elementwiseSums{}.cols)-1024]
+	_ = [1]bool{}[unsafe.Offsetof(elementwiseSums{}.count)-1280]
+	_ = [1]bool{}[unsafe.Offsetof(elementwiseSums{}.stride)-1536]
 )
 
 // quantizeParts is struct Parts of quantize.cu.
@@ -61,19 +81,13 @@ var (
 )
 
 // launchAccumulate enqueues a kernel of elementwise.cu: accumulate.
-func launchAccumulate[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dst P1,
-	parts P2, count, cols, ps int) {
+func launchAccumulate(ctx *driver.Context, grid [3]int, threads, sharedBytes int, sums *elementwiseSums) {
 	params := struct {
-		dst   cu.DevicePtr
-		parts cu.DevicePtr
-		count int32
-		cols  int32
-		ps    int32
+		sums elementwiseSums
 	}{
-		dst: driver.AtType(dst, kernels.F32), parts: driver.AtType(parts, kernels.F32), count: driver.Int32(count),
-		cols: driver.Int32(cols), ps: driver.Int32(ps),
+		sums: *sums,
 	}
-	ctx.Launch("accumulate", grid, threads, sharedBytes, driver.Bytes(&params)[:28])
+	ctx.Launch("accumulate", grid, threads, sharedBytes, driver.Bytes(&params)[:1792])
 }
 
 // launchAdamw enqueues a kernel of adamw.cu: adamw_f32, adamw_bf16.
