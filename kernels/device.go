@@ -203,8 +203,8 @@ type Device interface {
 	AdjustLogits(logits Tensor, rows []Adjustment)
 
 	// SumSquares: out[e] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements of group e of t.
-	// out is F32 [1, Groups], t contiguous.
-	SumSquares(out, t Tensor)
+	// out is F32 [1, Groups], t contiguous. And so of others.
+	SumSquares(out, t Tensor, then ...Squares)
 	// ClipScale computes the norm of gradients that are to be multiplied by scale, and the factor that does so and
 	// clips them, from sums of squares F32 [1, n]: norm = scale*sqrt(their sum, ascending), out F32 [1, 2] = (norm,
 	// factor), factor = scale*clip/(norm+1e-6) where clip > 0 and norm > clip, else scale; in fp64 and rounded once.
@@ -213,8 +213,9 @@ type Device interface {
 	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with gradients times factor F32 [1, 1]. A factor of NaN changes
 	// nothing. g =
 	// grad*factor; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master; master =
-	// master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
-	AdamW(w, master, m, v, grad, factor Tensor, s AdamW)
+	// master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared. And
+	// so of others, each apart from all before it.
+	AdamW(w, master, m, v, grad, factor Tensor, s AdamW, then ...Moments)
 }
 
 // SpareGPU is rows of logits that fill a card with tiles.

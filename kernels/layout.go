@@ -206,6 +206,12 @@ type GradRows struct {
 // PartSum is a sum that parts are added to, see [Device.Accumulate].
 type PartSum struct{ Dst, Parts Tensor }
 
+// Squares is a tensor, and where the sums of squares of its groups go: see [Device.SumSquares].
+type Squares struct{ Out, T Tensor }
+
+// Moments are weights with their optimizer's state and gradient, see [Device.AdamW].
+type Moments struct{ W, Master, M, V, Grad Tensor }
+
 // Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert,
 // then by token.
 type Plan struct {

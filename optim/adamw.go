@@ -52,6 +52,11 @@ func (st State) update(dev kernels.Device, factor kernels.Tensor, s kernels.Adam
 	}
 }
 
+// here tells whether the state is on the device, of weights that are numbers.
+func (st State) here() bool {
+	return st.Host == nil && st.Use == nil && st.Done == nil && st.Encode == nil
+}
+
 // stored are the weights as they lie on the device.
 func (w Weights) stored() []kernels.Tensor {
 	if w.Codes == nil {
@@ -111,16 +116,25 @@ func (u *Update) Apply(r *parallel.Rank, ws []Weights) (copied *parallel.Exchang
 // weights of before until [Share].
 func (u *Update) ApplyOwn(r *parallel.Rank, ws []Weights) {
 	u.sendBack(r)
+	var here []kernels.Moments // one call, as in squares
 	for _, w := range ws {
-		if w.Owner == r.ID {
-			for i := range w.States {
-				if st := &w.States[i]; st.ahead {
-					st.ahead = false
-				} else {
-					st.update(r.Dev, u.factor, u.settings)
-				}
+		if w.Owner != r.ID {
+			continue
+		}
+		for i := range w.States {
+			switch st := &w.States[i]; {
+			case st.ahead:
+				st.ahead = false
+			case st.here():
+				here = append(here, kernels.Moments{W: st.W, Master: st.Master, M: st.M, V: st.V, Grad: st.Grad})
+			default:
+				st.update(r.Dev, u.factor, u.settings)
 			}
 		}
+	}
+	if len(here) > 0 {
+		first := here[0]
+		r.Dev.AdamW(first.W, first.Master, first.M, first.V, first.Grad, u.factor, u.settings, here[1:]...)
 	}
 }
 
@@ -178,7 +192,8 @@ func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 			owned[i] = []kernels.Tensor{sums.ColRange(at[i], at[i+1])}
 		}
 	}
-	var order []int32 // of the graph
+	var order []int32         // of the graph
+	var own []kernels.Squares // one call: of small gradients a launch takes longer than they do
 	for _, w := range ws {
 		of := sums.ColRange(at[w.Owner], at[w.Owner]+w.normed())
 		for range w.normed() {
@@ -188,8 +203,11 @@ func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 		if w.Owner == r.ID && w.normed() > 0 {
 			g := w.Grad
 			g.Groups = w.normed()
-			r.Dev.SumSquares(of, g)
+			own = append(own, kernels.Squares{Out: of, T: g})
 		}
+	}
+	if len(own) > 0 {
+		r.Dev.SumSquares(own[0].Out, own[0].T, own[1:]...)
 	}
 	broadcast(r, owned).Wait()
 	if slices.IsSorted(order) {

@@ -167,9 +167,10 @@ func (d *timedDevice) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling
 	d.Device.Sample(ids, logits, rows)
 }
 
-func (d *timedDevice) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW) {
+func (d *timedDevice) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW,
+	then ...kernels.Moments) {
 	d.updates++
-	d.Device.AdamW(w, master, m, v, grad, factor, s)
+	d.Device.AdamW(w, master, m, v, grad, factor, s, then...)
 }
 
 func (d *timedDevice) StartProfile() { d.draws, d.updates = 0, 0 }

@@ -11,8 +11,14 @@ import (
 const sumBlock = 4096
 
 // SumSquares: out[e] = tree over blocks of 4096 consecutive elements of group e of t of tree(v*v) of the block; out F32
-// [1, Groups], t F32 and contiguous.
-func (d *Device) SumSquares(out, t kernels.Tensor) {
+// [1, Groups], t F32 and contiguous; and so of others.
+func (d *Device) SumSquares(out, t kernels.Tensor, then ...kernels.Squares) {
+	for _, of := range append([]kernels.Squares{{Out: out, T: t}}, then...) {
+		d.sumSquares(of.Out, of.T)
+	}
+}
+
+func (d *Device) sumSquares(out, t kernels.Tensor) {
 	const op = "sum of squares"
 	v, n := vector(op, "t", t, t.Len()), t.Rows*t.Cols
 	each := (n + sumBlock - 1) / sumBlock // blocks of a group
@@ -49,23 +55,29 @@ func (d *Device) ClipScale(out, sums kernels.Tensor, scale, clip float64) {
 
 // AdamW is one step of decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101), as kernels.Device states it.
 // master, m, v and grad are F32 and contiguous; w, contiguous, receives master rounded to storage and may be master.
-// grad is cleared.
-func (d *Device) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW) {
-	const op = "adamw"
-	n := master.Len()
-	if w.Len() != n || !w.Contiguous() {
-		panic(fmt.Sprintf("cpu: adamw: w is %s, master %s", w, master))
-	}
-	ms, m1, v1, g := vector(op, "master", master, n), vector(op, "m", m, n), vector(op, "v", v, n),
-		vector(op, "grad", grad, n)
-	f := vector(op, "factor", factor, 1)[0]
+// grad is cleared. And so of others.
+func (d *Device) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW, then ...kernels.Moments) {
+	f := vector("adamw", "factor", factor, 1)[0]
 	if f != f {
 		return
 	}
+	for _, of := range append([]kernels.Moments{{W: w, Master: master, M: m, V: v, Grad: grad}}, then...) {
+		d.adamW(of, f, s)
+	}
+}
+
+func (d *Device) adamW(of kernels.Moments, factor float32, s kernels.AdamW) {
+	const op = "adamw"
+	w, n := of.W, of.Master.Len()
+	if w.Len() != n || !w.Contiguous() {
+		panic(fmt.Sprintf("cpu: adamw: w is %s, master %s", w, of.Master))
+	}
+	master, m, v, g := vector(op, "master", of.Master, n), vector(op, "m", of.M, n), vector(op, "v", of.V, n),
+		vector(op, "grad", of.Grad, n)
 	d.pool.each(n, rowWork, func(_, from, to int) {
-		d.vec.AdamW(ms[from:to], m1[from:to], v1[from:to], g[from:to], f, s)
-		if w.Data != master.Data {
-			d.copyPart(w, master, from, from, to-from)
+		d.vec.AdamW(master[from:to], m[from:to], v[from:to], g[from:to], factor, s)
+		if w.Data != of.Master.Data {
+			d.copyPart(w, of.Master, from, from, to-from)
 		}
 	})
 }

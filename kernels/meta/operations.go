@@ -116,12 +116,22 @@ func (d *Device) LogProb(_, _, logits, _, _ kernels.Tensor)                  { d
 func (d *Device) LogProbBackward(dlogits, _, _, logits, _, _ kernels.Tensor) { d.rows(dlogits, logits) }
 func (d *Device) Sample(_, logits kernels.Tensor, _ []kernels.Sampling)      { d.rows(logits) }
 func (d *Device) AdjustLogits(logits kernels.Tensor, _ []kernels.Adjustment) { d.rows(logits, logits) }
-func (d *Device) SumSquares(_, t kernels.Tensor)                             { d.optimizer(t) }
-func (d *Device) ClipScale(_, sums kernels.Tensor, _, _ float64)             { d.optimizer(sums) }
+func (d *Device) SumSquares(_, t kernels.Tensor, then ...kernels.Squares) {
+	all := []kernels.Tensor{t}
+	for _, of := range then {
+		all = append(all, of.T)
+	}
+	d.optimizer(all...)
+}
+func (d *Device) ClipScale(_, sums kernels.Tensor, _, _ float64) { d.optimizer(sums) }
 
 // AdamW reads and writes all but the weight, which it writes.
-func (d *Device) AdamW(w, master, m, v, grad, _ kernels.Tensor, _ kernels.AdamW) {
-	d.optimizer(w, master, master, m, m, v, v, grad, grad)
+func (d *Device) AdamW(w, master, m, v, grad, _ kernels.Tensor, _ kernels.AdamW, then ...kernels.Moments) {
+	var all []kernels.Tensor
+	for _, of := range append([]kernels.Moments{{W: w, Master: master, M: m, V: v, Grad: grad}}, then...) {
+		all = append(all, of.W, of.Master, of.Master, of.M, of.M, of.V, of.V, of.Grad, of.Grad)
+	}
+	d.optimizer(all...)
 }
 
 // Operations of [kernels.QuantizedProducts].

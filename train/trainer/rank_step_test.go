@@ -32,9 +32,10 @@ func (w *watched) ReadAsync(t kernels.Tensor) func() []int32 {
 	return w.Device.ReadAsync(t)
 }
 
-func (w *watched) AdamW(x, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW) {
+func (w *watched) AdamW(x, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW,
+	then ...kernels.Moments) {
 	w.calls = append(w.calls, "update")
-	w.Device.AdamW(x, master, m, v, grad, factor, s)
+	w.Device.AdamW(x, master, m, v, grad, factor, s, then...)
 }
 
 func (w *watched) WeightGrad(dw, dy, x kernels.Tensor, rows *kernels.Groups, then ...kernels.GradRows) {

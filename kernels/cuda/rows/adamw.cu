@@ -1,5 +1,5 @@
 // SumSquares: a warp for the tree of each block of 4096 elements of a group, then a thread for each lane of the tree of
-// the group's blocks. Bound: the bytes of t.
+// the group's blocks. Bound: the bytes of t. Many tensors are one launch of each: of small ones a launch is most.
 //   On an H200, 2^28 elements: 243 us, 104% of a copy's bandwidth. By one warp the tree of 65,536 blocks takes 77 us of
 //   317, now 6.
 // AdamW: a thread for four elements. Bound: 16 bytes read and 16 written an element, 2 more for bf16 weights.
@@ -8,14 +8,32 @@
 #include "team.cuh"
 
 constexpr int kSumBlock = 4096;
+constexpr int kMostTensors = 32;  // of a launch
 
-// n is the elements of a group, which has blocks of its own.
-KERNEL(square_blocks, float* sums, const float* x, int groups, long long n) {
-  int each = (int)((n + kSumBlock - 1) / kSumBlock), b = warp_row(), group = b / each;
-  if (group >= groups) return;
-  long long from = (long long)(b % each) * kSumBlock;
+// holder is the last of `count` tensors whose first[i] is at most `at`.
+__device__ inline int holder(const int* first, int count, int at) {
+  int i = 0;
+#pragma unroll
+  for (int step = kMostTensors / 2; step > 0; step /= 2)
+    if (i + step < count && first[i + step] <= at) i += step;
+  return i;
+}
+
+// Squares are tensors with groups of n elements, which have `each` blocks of their own: those of tensor i begin with
+// block first[i] of all, its groups with group[i]; the last entries are how many there are.
+struct Squares {
+  unsigned long long x[kMostTensors], out[kMostTensors];
+  long long n[kMostTensors];
+  int each[kMostTensors], first[kMostTensors + 1], group[kMostTensors + 1], count;
+};
+
+KERNEL(square_blocks, const __grid_constant__ Squares all, float* sums) {
+  int b = warp_row();
+  if (b >= all.first[all.count]) return;
+  int tensor = holder(all.first, all.count, b), own = b - all.first[tensor], each = all.each[tensor];
+  long long n = all.n[tensor], from = (long long)(own % each) * kSumBlock;
   int count = (int)min((long long)kSumBlock, n - from);
-  x += group * n + from;
+  const float* x = (const float*)all.x[tensor] + own / each * n + from;
   float s;
   if (count == kSumBlock && whole(x, count)) {
     s = tree8(kSumBlock, [&](int i, int, float* v) {
@@ -32,10 +50,11 @@ KERNEL(square_blocks, float* sums, const float* x, int groups, long long n) {
 
 // tree_of is the tree of n sums for each group, by a block with a thread for each lane, which waits for memory once in
 // kMany sums. Those past the end are +0, which changes no sum: none is -0.
-KERNEL(tree_of, float* out, const float* sums, int n) {
+KERNEL(tree_of, const __grid_constant__ Squares of, const float* sums) {
   constexpr int kMany = 32;
   __shared__ float all[kLanes];
-  sums += (size_t)blockIdx.x * n;
+  int tensor = holder(of.group, of.count, blockIdx.x), group = blockIdx.x - of.group[tensor], n = of.each[tensor];
+  sums += of.first[tensor] + (size_t)group * n;
   float s = 0.f;
   for (int from = threadIdx.x; from < n; from += kMany * kLanes) {
     float v[kMany];
@@ -48,7 +67,7 @@ KERNEL(tree_of, float* out, const float* sums, int n) {
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
   s = tree(kLanes, [&](int i) { return all[i]; });
-  if (threadIdx.x == 0) out[blockIdx.x] = s;
+  if (threadIdx.x == 0) ((float*)of.out[tensor])[group] = s;
 }
 
 constexpr int kClippers = 256;  // threads of clip_scale
@@ -127,10 +146,8 @@ struct Optimizer {
 
 // A block has four elements for each thread, which go one by one where there are fewer or four are not one access.
 template <class T>
-__device__ inline void adamw(const Optimizer<T>& o, const float* factor, long long n) {
-  float scale = factor[0];
-  if (scale != scale) return;
-  long long size = blockDim.x * kFour, from = blockIdx.x * size;
+__device__ inline void update_block(const Optimizer<T>& o, float scale, long long n, int block) {
+  long long size = blockDim.x * kFour, from = block * size;
   if (from + size <= n && o.fours()) {
     o.template update<kFour>(from + threadIdx.x * kFour, scale);
     return;
@@ -138,7 +155,23 @@ __device__ inline void adamw(const Optimizer<T>& o, const float* factor, long lo
 #pragma unroll 1
   for (long long i = from + threadIdx.x; i < min(from + size, n); i += blockDim.x) o.template update<1>(i, scale);
 }
-#define ADAMW(T)                                                                                                      \
-  (T * w, float* master, float* m, float* v, float* grad, const float* factor, long long n, float beta1, float rest1, \
-   float beta2, float rest2, float decay, float lr, float eps, float corr1, float corr2)
-KERNELS(adamw, ADAMW, ({w, master, m, v, grad, {beta1, rest1, beta2, rest2, decay, lr, eps, corr1, corr2}}, factor, n))
+
+// Moments are tensors of n elements with their state; those of tensor i are the blocks from first[i] on.
+struct Moments {
+  unsigned long long w[kMostTensors], master[kMostTensors], m[kMostTensors], v[kMostTensors], grad[kMostTensors];
+  long long n[kMostTensors];
+  int first[kMostTensors], count;
+};
+
+template <class T>
+__device__ inline void adamw(const Moments& all, const float* factor, Step step) {
+  float scale = factor[0];
+  if (scale != scale) return;
+  int i = holder(all.first, all.count, blockIdx.x);
+  Optimizer<T> o{(T*)all.w[i], (float*)all.master[i], (float*)all.m[i], (float*)all.v[i], (float*)all.grad[i], step};
+  update_block(o, scale, all.n[i], blockIdx.x - all.first[i]);
+}
+#define ADAMW(T)                                                                                                    \
+  (const __grid_constant__ Moments all, const float* factor, float beta1, float rest1, float beta2, float rest2,    \
+   float decay, float lr, float eps, float corr1, float corr2)
+KERNELS(adamw, ADAMW, (all, factor, {beta1, rest1, beta2, rest2, decay, lr, eps, corr1, corr2}))

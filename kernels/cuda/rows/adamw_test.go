@@ -39,6 +39,37 @@ func TestSumSquares(t *testing.T) {
 	}
 }
 
+// More tensors than a launch has, of some groups each, are as those one by one.
+func TestSumSquaresOfMany(t *testing.T) {
+	const most = adamwMostTensors + 3
+	x := []cudatest.Operand{cudatest.Normal(kernels.F32, 1, 3*most, 1), cudatest.Normal(kernels.F32, 1, 3*most*5000, 1)}
+	var list []kernels.Squares
+	each := func(x []kernels.Tensor) []kernels.Squares {
+		list = list[:0]
+		out, at := 0, 0
+		for i := range most {
+			groups, n := 1+i%3, []int{1, 33, 4096, 4999}[i%4]
+			t := x[1].ColRange(at, at+groups*n)
+			t.Groups, t.Cols, t.Stride = groups, n, n
+			list = append(list, kernels.Squares{Out: x[0].ColRange(out, out+groups), T: t})
+			out, at = out+groups, at+groups*n
+		}
+		return list
+	}
+	joint := func(d kernels.Device, x []kernels.Tensor) {
+		all := each(x)
+		d.SumSquares(all[0].Out, all[0].T, all[1:]...)
+	}
+	cudatest.Both(t, "sums of squares of many", x, joint)
+	if n, at := cudatest.Differences(t, x, joint, func(d kernels.Device, x []kernels.Tensor) {
+		for _, of := range each(x) {
+			d.SumSquares(of.Out, of.T)
+		}
+	}); n > 0 {
+		t.Errorf("one by one %d bytes differ, first %s", n, at)
+	}
+}
+
 func TestClipScale(t *testing.T) {
 	for _, n := range []int{1, 50, 1024, 1025, 5000} {
 		for _, scale := range []float64{1, 0.3, 1.0 / 4093} {
@@ -97,6 +128,27 @@ func TestAdamW(t *testing.T) {
 			}
 		}
 	}
+	// more tensors than a launch has, and one that has one of its own
+	many := []cudatest.Operand{cudatest.Normal(kernels.BF16, 1, alone+50000, 1), f32(alone + 50000),
+		f32(alone + 50000), sparse(cudatest.Positive(1, alone+50000)), f32(alone + 50000), cudatest.Positive(1, 1)}
+	cudatest.Both(t, "adamw of many", many, func(d kernels.Device, x []kernels.Tensor) {
+		var list []kernels.Moments
+		at := 0
+		for i := range adamwMostTensors + 3 {
+			n := []int{1, 500, 1024, 3000}[i%4]
+			if i == 20 {
+				n = alone
+			}
+			part := func(k int) kernels.Tensor { return x[k].ColRange(at, at+n) }
+			of := kernels.Moments{W: part(0), Master: part(1), M: part(2), V: part(3), Grad: part(4)}
+			if i%5 == 0 { // of another type, by itself
+				of.W = of.Master
+			}
+			list, at = append(list, of), at+n
+		}
+		first := list[0]
+		d.AdamW(first.W, first.Master, first.M, first.V, first.Grad, x[5], step, list[1:]...)
+	})
 	nan := cudatest.Operand{DType: kernels.F32, Groups: 1, Rows: 1, Cols: 1, Stride: 1,
 		Raw: binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(math.NaN())))}
 	cudatest.Both(t, "adamw by NaN", []cudatest.Operand{f32(5000), f32(5000), sparse(cudatest.Positive(1, 5000)),

@@ -16,6 +16,7 @@ import (
 // Constants of the sources.
 const (
 	adamwClippers            = 256  // adamw.cu
+	adamwMostTensors         = 32   // adamw.cu
 	adamwSumBlock            = 4096 // adamw.cu
 	elementwiseMostSums      = 64   // elementwise.cu
 	encodeAcross             = 16   // encode.cuh
@@ -29,6 +30,56 @@ const (
 	normAdders               = 512  // norm.cu
 	quantizeMostParts        = 16   // quantize.cu
 	rowsMoved                = 1024 // rows.cuh
+)
+
+// adamwMoments is struct Moments of adamw.cu.
+type adamwMoments struct {
+	w      [32]uint64
+	master [32]uint64
+	m      [32]uint64
+	v      [32]uint64
+	grad   [32]uint64
+	n      [32]int64
+	first  [32]int32
+	count  int32
+	_      [4]byte
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(adamwMoments{})-1672]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.w)-0]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.master)-256]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.m)-512]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.v)-768]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.grad)-1024]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.n)-1280]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.first)-1536]
+	_ = [1]bool{}[unsafe.Offsetof(adamwMoments{}.count)-1664]
+)
+
+// adamwSquares is struct Squares of adamw.cu.
+type adamwSquares struct {
+	x     [32]uint64
+	out   [32]uint64
+	n     [32]int64
+	each  [32]int32
+	first [33]int32
+	group [33]int32
+	count int32
+	_     [4]byte
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(adamwSquares{})-1168]
+	_ = [1]bool{}[unsafe.Offsetof(adamwSquares{}.x)-0]
+	_ = [1]bool{}[unsafe.Offsetof(adamwSquares{}.out)-256]
+	_ = [1]bool{}[unsafe.Offsetof(adamwSquares{}.n)-512]
+	_ = [1]bool{}[unsafe.Offsetof(adamwSquares{}.each)-768]
+	_ = [1]bool{}[unsafe.Offsetof(adamwSquares{}.first)-896]
+	_ = [1]bool{}[unsafe.Offsetof(adamwSquares{}.group)-1028]
+	_ = [1]bool{}[unsafe.Offsetof(adamwSquares{}.count)-1160]
 )
 
 // elementwiseSums is struct Sums of elementwise.cu.
@@ -91,17 +142,11 @@ func launchAccumulate(ctx *driver.Context, grid [3]int, threads, sharedBytes int
 }
 
 // launchAdamw enqueues a kernel of adamw.cu: adamw_f32, adamw_bf16.
-func launchAdamw[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, w P1, master P2, m P3, v P4, grad P5, factor P6, n int, beta1, rest1, beta2, rest2, decay, lr,
-	eps, corr1, corr2 float32) {
+func launchAdamw[P1 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
+	all *adamwMoments, factor P1, beta1, rest1, beta2, rest2, decay, lr, eps, corr1, corr2 float32) {
 	params := struct {
-		w      cu.DevicePtr
-		master cu.DevicePtr
-		m      cu.DevicePtr
-		v      cu.DevicePtr
-		grad   cu.DevicePtr
+		all    adamwMoments
 		factor cu.DevicePtr
-		n      int64
 		beta1  float32
 		rest1  float32
 		beta2  float32
@@ -112,12 +157,10 @@ func launchAdamw[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, var
 		corr1  float32
 		corr2  float32
 	}{
-		w: driver.At(w), master: driver.AtType(master, kernels.F32), m: driver.AtType(m, kernels.F32),
-		v: driver.AtType(v, kernels.F32), grad: driver.AtType(grad, kernels.F32),
-		factor: driver.AtType(factor, kernels.F32), n: int64(n), beta1: beta1, rest1: rest1, beta2: beta2,
-		rest2: rest2, decay: decay, lr: lr, eps: eps, corr1: corr1, corr2: corr2,
+		all: *all, factor: driver.AtType(factor, kernels.F32), beta1: beta1, rest1: rest1, beta2: beta2, rest2: rest2,
+		decay: decay, lr: lr, eps: eps, corr1: corr1, corr2: corr2,
 	}
-	ctx.Launch("adamw"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:92])
+	ctx.Launch("adamw"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:1716])
 }
 
 // launchAdd enqueues a kernel of elementwise.cu: add_f32, add_bf16.
@@ -960,19 +1003,15 @@ func launchSigmoidGateBackward[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Co
 }
 
 // launchSquareBlocks enqueues a kernel of adamw.cu: square_blocks.
-func launchSquareBlocks[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, sums P1,
-	x P2, groups, n int) {
+func launchSquareBlocks[P1 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
+	all *adamwSquares, sums P1) {
 	params := struct {
-		sums   cu.DevicePtr
-		x      cu.DevicePtr
-		groups int32
-		_      [4]byte
-		n      int64
+		all  adamwSquares
+		sums cu.DevicePtr
 	}{
-		sums: driver.AtType(sums, kernels.F32), x: driver.AtType(x, kernels.F32), groups: driver.Int32(groups),
-		n: int64(n),
+		all: *all, sums: driver.AtType(sums, kernels.F32),
 	}
-	ctx.Launch("square_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:32])
+	ctx.Launch("square_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:1176])
 }
 
 // launchSwiglu enqueues a kernel of swiglu.cu: swiglu_f32, swiglu_bf16.
@@ -1030,16 +1069,15 @@ func launchTake[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, 
 }
 
 // launchTreeOf enqueues a kernel of adamw.cu: tree_of.
-func launchTreeOf[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, out P1, sums P2,
-	n int) {
+func launchTreeOf[P1 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, of *adamwSquares,
+	sums P1) {
 	params := struct {
-		out  cu.DevicePtr
+		of   adamwSquares
 		sums cu.DevicePtr
-		n    int32
 	}{
-		out: driver.AtType(out, kernels.F32), sums: driver.AtType(sums, kernels.F32), n: driver.Int32(n),
+		of: *of, sums: driver.AtType(sums, kernels.F32),
 	}
-	ctx.Launch("tree_of", grid, threads, sharedBytes, driver.Bytes(&params)[:20])
+	ctx.Launch("tree_of", grid, threads, sharedBytes, driver.Bytes(&params)[:1176])
 }
 
 // launchZero enqueues a kernel of elementwise.cu: zero16, zero32.
