@@ -448,22 +448,36 @@ func launchDropout[P1, P2 driver.Operand](ctx *driver.Context, variant string, g
 }
 
 // launchEmbedBackward enqueues a kernel of embed.cu: embed_backward_f32, embed_backward_bf16.
-func launchEmbedBackward[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, dtable P1, dout P2, ids P3, segments P4, rows, cols, ds int) {
+func launchEmbedBackward[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, dtable P1, dout P2, ids P3, link P4, segments P5, rows, cols, ds int) {
 	params := struct {
 		dtable   cu.DevicePtr
 		dout     cu.DevicePtr
 		ids      cu.DevicePtr
+		link     cu.DevicePtr
 		segments cu.DevicePtr
 		rows     int32
 		cols     int32
 		ds       int32
 	}{
 		dtable: driver.AtType(dtable, kernels.F32), dout: driver.At(dout), ids: driver.AtType(ids, kernels.I32),
-		segments: driver.AtType(segments, kernels.I32), rows: driver.Int32(rows), cols: driver.Int32(cols),
-		ds: driver.Int32(ds),
+		link: driver.AtType(link, kernels.I32), segments: driver.AtType(segments, kernels.I32),
+		rows: driver.Int32(rows), cols: driver.Int32(cols), ds: driver.Int32(ds),
 	}
-	ctx.Launch("embed_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:44])
+	ctx.Launch("embed_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:52])
+}
+
+// launchEmbedLink enqueues a kernel of embed.cu: embed_link.
+func launchEmbedLink[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, link P1,
+	ids P2, rows int) {
+	params := struct {
+		link cu.DevicePtr
+		ids  cu.DevicePtr
+		rows int32
+	}{
+		link: driver.AtType(link, kernels.I32), ids: driver.AtType(ids, kernels.I32), rows: driver.Int32(rows),
+	}
+	ctx.Launch("embed_link", grid, threads, sharedBytes, driver.Bytes(&params)[:20])
 }
 
 // launchFakeQuantize enqueues a kernel of fakequantize.cu: fake_quantize_int4_f32_f32, fake_quantize_mxfp4_f32_f32,
@@ -1107,7 +1121,7 @@ var Kernels = []string{
 	"clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16", "draw_codes_e2m1", "draw_codes_e4m3",
 	"draw_codes_int4", "draw_constant_bf16", "draw_constant_f32", "draw_normal_bf16", "draw_normal_f32",
 	"draw_scales", "draw_uniform_bf16", "draw_uniform_f32", "dropout_bf16", "dropout_f32", "embed_backward_bf16",
-	"embed_backward_f32", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
+	"embed_backward_f32", "embed_link", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
 	"fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32", "fake_quantize_int4_bf16_bf16",
 	"fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16", "fake_quantize_int4_f32_f32",
 	"fake_quantize_mxfp4_bf16_bf16", "fake_quantize_mxfp4_bf16_f32", "fake_quantize_mxfp4_f32_bf16",
