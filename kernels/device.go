@@ -166,10 +166,10 @@ type Device interface {
 	// rounded; weights nil: of y alone. out[t] = round(residual[t] + sum[t]), or residual nil: sum[t]. out may be
 	// residual. By Definition.Combine each product is rounded to bf16, and so is the sum after each slot, unless
 	// weights are nil: as a fused MoE kernel does that writes each expert's weighted output in bf16. (transformers also
-	// rounds the weights, and adds by expert, not by slot.) Backward, of the sum alone, of pairs p = t*K + slot with r =
-	// rowOf[p], where no row is named twice: dy[r] = round(weights[p]*dout[t]) and dweights[p] = tree(dout[t]*y[r]). Of
-	// an owner y and dy are the rows from `from` on; pairs whose rows it does not have are left out, and dweights F32
-	// [R, 1] are by row. Without owners from is AllRows.
+	// rounds the weights, and adds by expert, not by slot.) Backward, of the sum alone, of pairs p = t*K + slot with r
+	// = rowOf[p], where no row is named twice: dy[r] = round(weights[p]*dout[t]) and dweights[p] = tree(dout[t]*y[r]).
+	// Of an owner y and dy are the rows from `from` on; pairs whose rows it does not have are left out, and dweights
+	// F32 [R, 1] are by row. Without owners from is AllRows.
 	Combine(out, residual, y, weights, rowOf Tensor)
 	CombineBackward(dy, dweights, dout, y, weights, rowOf Tensor, from int)
 
@@ -213,8 +213,8 @@ type Device interface {
 	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with gradients times factor F32 [1, 1]. A factor of NaN changes
 	// nothing. g =
 	// grad*factor; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master; master =
-	// master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared. And
-	// so of others, each apart from all before it.
+	// master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
+	// And so of others, each apart from all before it.
 	AdamW(w, master, m, v, grad, factor Tensor, s AdamW, then ...Moments)
 }
 

@@ -261,8 +261,8 @@ func (e *expertExchange) dispatchShares(r *parallel.Rank, by *Routing) *parallel
 // tokens begin with the first.
 func (e *expertExchange) gatherPlans(r *parallel.Rank, first int, source, rowOf kernels.Tensor) *parallel.Exchange {
 	own := func(all kernels.Tensor) kernels.Tensor { return all.RowRange(first, first+e.routed.Rows) }
-	return beginGatherOthers(r, parallel.Pair{Dst: source, Src: own(source)}, parallel.Pair{Dst: rowOf, Src: own(rowOf)},
-		parallel.Pair{Dst: e.weights, Src: e.routed})
+	return beginGatherOthers(r, parallel.Pair{Dst: source, Src: own(source)},
+		parallel.Pair{Dst: rowOf, Src: own(rowOf)}, parallel.Pair{Dst: e.weights, Src: e.routed})
 }
 
 // dispatchPlanned is dispatch in a plan, as if all ranks' tokens were one's: an owner's rows may be of any.

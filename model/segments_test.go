@@ -197,8 +197,8 @@ func TestHeadGradientsApart(t *testing.T) {
 			want := grads(r, m, false, false)
 			for _, c := range [][2]bool{{true, false}, {true, true}, {false, true}} {
 				if got := grads(r, m, c[0], c[1]); !slices.Equal(got, want) || got[0] == 0 {
-					t.Errorf("%d bytes of logits, apart %t, fresh %t: gradients of segments do not add up to that of all",
-						spare, c[0], c[1])
+					t.Errorf("%d bytes of logits, apart %t, fresh %t: gradients of segments do not add up to that of "+
+						"all", spare, c[0], c[1])
 				}
 			}
 			return nil

@@ -162,16 +162,16 @@ func readFromNext(r *parallel.Rank, bytes int) func() {
 }
 
 func gather(r *parallel.Rank, bytes int) func() {
-	return byTurns(func() func() *parallel.Exchange {
+	return alternate(func() func() *parallel.Exchange {
 		src := rowsOf(r, bytes/(r.Size-1))
 		dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
 		return func() *parallel.Exchange { return r.Data.AllGather(parallel.Pair{Dst: dst, Src: src}) }
 	})
 }
 
-// byTurns makes exchanges of two sources by turns, as a model does: operations go on when rows are there, and a source
-// is not written until the others have read it, which is waited for when the next exchange has begun.
-func byTurns(prepare func() (begin func() *parallel.Exchange)) func() {
+// alternate makes exchanges of two sources, one after the other, as a model does: operations go on when rows are there,
+// and a source is not written until the others have read it, which is waited for when the next exchange has begun.
+func alternate(prepare func() (begin func() *parallel.Exchange)) func() {
 	begin, other := prepare(), prepare()
 	var before *parallel.Exchange
 	return func() {
@@ -192,7 +192,7 @@ func gatherCopied(r *parallel.Rank) func() {
 }
 
 func allToAll(r *parallel.Rank, bytes int) func() {
-	return byTurns(func() func() *parallel.Exchange {
+	return alternate(func() func() *parallel.Exchange {
 		block := rowsOf(r, bytes/(r.Size-1))
 		src, dst := r.Stack.Zeros(kernels.F32, r.Size*block.Rows, block.Cols), r.Stack.New(kernels.F32,
 			r.Size*block.Rows, block.Cols)

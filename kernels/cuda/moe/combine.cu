@@ -2,8 +2,8 @@
 // weights nil: of y alone; with weights, products and sums are rounded on the way by Definition.Combine. out[t] =
 // round(residual[t] + sum[t]), or residual nil: sum[t]. A thread for eight columns of a token. Its gradient, of pairs
 // p = t*k + slot with r = rowOf[p]: dy[r] = round(weights[p]*dout[t]) and dweights[p] = tree(dout[t]*y[r]). Of an owner
-// of the rows from `from` on y and dy are those, pairs whose rows lie elsewhere are left out, and dweights are by row. A
-// block has pairs in order, so that the slots of a token read its dout once, and each warp one of those that count.
+// of the rows from `from` on y and dy are those, pairs whose rows lie elsewhere are left out, and dweights are by row.
+// A block has pairs in order, so that the slots of a token read its dout once, and each warp one of those that count.
 // CombinePeers is Combine, and TakePeers a gather, of rows in the memory of several cards; GatherPeers puts such rows
 // below one another.
 // Bound: the bytes of y, residual and out, or of dout, y and dy; of what other cards have, by the link to them.

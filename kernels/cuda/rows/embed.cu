@@ -1,8 +1,8 @@
 // Embed and Gather: out[r] = table[ids[r]]; a warp for a part of a row. Bound: the bytes of the rows, read and written.
 // EmbedBackward: dtable[v] += the sum from +0 of dout[t] for the t of a segment with ids[t] = v, t ascending, segments
-// ascending. One kernel links each t to the next one with its id, a thread for each, whose warp looks at 16 ids at a
-// time; then the warp of the first t of an id follows the links, 512 columns of a segment's sum in registers. Bound:
-// reading dout once, and T^2/2 comparisons of ids, 32 of them an instruction.
+// ascending. One kernel links each t to the next one with its id, a warp for each, which looks at 256 ids at a time;
+// then the warp of the first t of an id follows the links, 512 columns of a segment's sum in registers. Bound: reading
+// dout once, and T^2 comparisons of ids, 32 of them an instruction.
 #include "rows.cuh"
 
 template <class T>
@@ -14,28 +14,32 @@ __device__ void take(T* out, const T* table, const int* ids, int rows, int cols,
 #define TAKE(T) (T * out, const T* table, const int* ids, int rows, int cols, int os, int ts)
 KERNELS(take, TAKE, (out, table, ids, rows, cols, os, ts))
 
-constexpr int kNear = 16;  // ids that are looked at together
+constexpr int kNear = 8;  // ids of a lane that are looked at together
 
-// near calls f(i, ids[i]) for ids from i on, all of which are on their way before one is looked at.
+// near calls f(i, ids[i]) for a lane's ids from i on, all of which are on their way before one is looked at.
 template <class F>
 __device__ inline void near(const int* ids, int i, int rows, F f) {
   int all[kNear];
 #pragma unroll
-  for (int j = 0; j < kNear; j++) all[j] = ids[min(i + j, rows - 1)];
+  for (int j = 0; j < kNear; j++) all[j] = ids[max(0, min(i + j * kWarp + warp_lane(), rows - 1))];
 #pragma unroll
-  for (int j = 0; j < kNear; j++) f(i + j, all[j]);
+  for (int j = 0; j < kNear; j++) f(i + j * kWarp + warp_lane(), all[j]);
 }
 
 // link: the next t with the same id, or rows, its complement where there is an earlier t.
 KERNEL(embed_link, int* link, const int* ids, int rows) {
-  int t = blockIdx.x * blockDim.x + threadIdx.x, id = ids[min(t, rows - 1)], first = t - warp_lane();
-  bool done = t >= rows, earlier = false;
-  int next = rows;
-  for (int i = first; i < rows && !__all_sync(~0u, done || next < rows); i += kNear)
-    near(ids, i, rows, [&](int i, int other) { next = other == id && i > t ? min(next, i) : next; });
-  for (int i = first + kWarp - kNear; i >= 0 && !__all_sync(~0u, done || earlier); i -= kNear)
-    near(ids, i, rows, [&](int i, int other) { earlier = earlier || (other == id && i < t); });
-  if (!done) link[t] = earlier ? ~next : next;
+  constexpr int kAll = kNear * kWarp;
+  int t = warp_row();
+  if (t >= rows) return;
+  int id = ids[t], next = rows;
+  bool earlier = false;
+  for (int i = t + 1; i < rows && !__any_sync(~0u, next < rows); i += kAll)
+    near(ids, i, rows, [&](int i, int other) { next = other == id && i < rows ? min(next, i) : next; });
+  for (int i = t - kAll; i > -kAll && !__any_sync(~0u, earlier); i -= kAll)
+    near(ids, i, rows, [&](int i, int other) { earlier = earlier || (other == id && i >= 0); });
+  earlier = __any_sync(~0u, earlier);
+  for (int half = kWarp / 2; half > 0; half /= 2) next = min(next, __shfl_xor_sync(~0u, next, half));
+  if (warp_lane() == 0) link[t] = earlier ? ~next : next;
 }
 
 constexpr int kPart = 16;  // columns of a thread

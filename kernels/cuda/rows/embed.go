@@ -19,9 +19,9 @@ func (d *Ops) Gather(out, x, source kernels.Tensor) { d.Embed(out, x, source) }
 // EmbedBackward adds to each row of dtable F32 [V, H], segment by segment, the sum of the rows of dout [T, H] whose id
 // it has, t ascending.
 func (d *Ops) EmbedBackward(dtable, dout, ids kernels.Tensor, segments []int32) {
-	const columns, linked = 512, 64 // of a warp; threads of a block of links
+	const columns = 512 // of a warp
 	links := d.Scratch(4 * dout.Rows)
-	launchEmbedLink(d.Context, [3]int{driver.Blocks(dout.Rows, linked), 1, 1}, linked, 0, links, ids, dout.Rows)
+	launchEmbedLink(d.Context, driver.WarpGrid(dout.Rows), driver.WarpThreads, 0, links, ids, dout.Rows)
 	grid := driver.WarpGrid(dout.Rows)
 	grid[1] = driver.Blocks(dout.Cols, columns)
 	launchEmbedBackward(d.Context, driver.Suffix(dout), grid, driver.WarpThreads, 0, dtable, dout, ids, links,
