@@ -165,21 +165,21 @@ struct Columns {
   int first;  // of the tile's
   const Tables& tables;
 
-  // odd is not 0 in some lane of the warp where Quad does not take all scales of a stage.
-  __device__ u32 odd(const u8* codes) const {
-    if (sizeof(Scale) == 4) return 0;
+  // usual tells whether Quad takes all scales of a stage.
+  __device__ bool usual(const u8* codes) const {
+    if (sizeof(Scale) == 4) return true;
     constexpr int kLine = TILES * sizeof(Scale), kPieces = G::kBlocks * kLine;  // 16 bytes each
     u32 odd = 0;
 #pragma unroll
     for (int i = 0; i < kPieces; i += kWarp) {
-      int piece = (i + warp_lane()) % kPieces;  // some lanes read the same: no branch
+      int piece = i + warp_lane();
+      if (kPieces % kWarp && piece >= kPieces) continue;
       uint4 w = *(const uint4*)(codes + G::kCodes + (piece / kLine * G::kLines + first) * sizeof(Scale) +
                                 piece % kLine * 16);
       odd |= unusual(Scale(), w.x) | unusual(Scale(), w.y) | unusual(Scale(), w.z) | unusual(Scale(), w.w);
     }
-    return odd;
+    return !__any_sync(~0u, odd);
   }
-  __device__ bool usual(const u8* codes) const { return sizeof(Scale) == 4 || !__any_sync(~0u, odd(codes)); }
 
   // multiply adds the products of step64 q of a stage, for 8 * N rows of X. What a thread reads lies at distances that
   // the compiler knows from one place of each 16 bytes, so that a loop over q spends little on addresses.

@@ -102,16 +102,15 @@ struct Sixteen : Columns<F, G, 1> {
 };
 
 // multiply_steps starts the products of STEPS of 64 k with N rows of X; `decode` makes a of 32 k. The last ones still
-// run behind it. It starts none and returns false where `refused`, asked when the first codes are decoded, says so.
-template <int N, int STEPS, class G, class R, class D, class C>
-__device__ inline bool multiply_steps(float* d, u32 (&a)[2][2][4], R& ring, bool begun, D decode, C refused) {
+// run behind it.
+template <int N, int STEPS, class G, class R, class D>
+__device__ inline void multiply_steps(float* d, u32 (&a)[2][2][4], R& ring, bool begun, D decode) {
 #pragma unroll
   for (int q = 0; q < STEPS; q++) {
     u32 b = operand<64 * 128>(ring.b() + q * G::kRows * 64);
 #pragma unroll
     for (int g = 0; g < 2; g++) {
       decode(a[g], q, g);
-      if (q == 0 && g == 0 && refused()) return false;
       wgmma_fence();
 #pragma unroll
       for (int s = 0; s < 2; s++) wgmma<N>(d, a[g][s], b + g * 4 + s * 2);
@@ -120,35 +119,30 @@ __device__ inline bool multiply_steps(float* d, u32 (&a)[2][2][4], R& ring, bool
       if (q == 0 && g == 0 && begun) ring.release_last();
     }
   }
-  return true;
 }
 
-// chain_some multiplies `stages` slots of codes, then `others` of weights in bf16, in order. Powers of two are looked
-// at while the first codes of a stage are decoded, which is faster; INT4's scales before, which was faster there.
+// chain_some multiplies `stages` slots of codes, then `others` of weights in bf16, in order.
 template <int N, class F, class G, class R>
 __device__ inline void chain_some(float* d, R& ring, const Sixteen<F, G>& own, int stages, int others) {
   using Scale = typename F::Scale;
-  constexpr bool kLate = sizeof(Scale) == 1;
-  auto never = [] { return false; };
   u32 a[2][2][4];
   held<G::kRows>(d);
   for (int i = 0; i < stages + others; i++) {
     ring.filled();
     const u8* codes = (const u8*)ring.a();
-    if (i < stages) {
-      auto usual = [&](auto& to, int q, int g) { own.template decode<Near<F::kCode, Scale>>(to, codes, q, g); };
-      auto exact = [&](auto& to, int q, int g) { own.template decode<NearExact<F::kCode, Scale>>(to, codes, q, g); };
-      u32 odd = kLate ? own.odd(codes) : 0;
-      auto refused = [&] { return kLate && __any_sync(~0u, odd); };
-      bool done = (kLate || own.usual(codes)) && multiply_steps<N, G::kSteps, G>(d, a, ring, i > 0, usual, refused);
-      if constexpr (sizeof(Scale) < 4)
-        if (!done) multiply_steps<N, G::kSteps, G>(d, a, ring, i > 0, exact, never);
-    } else {
-      auto numbers = [&](auto& to, int, int g) {
+    if (i >= stages) {
+      multiply_steps<N, 1, G>(d, a, ring, i > 0, [&](u32(&to)[2][4], int, int g) {
 #pragma unroll
         for (int s = 0; s < 2; s++) own.read_numbers(to[s], ring.a(), 0, g * 2 + s);
-      };
-      multiply_steps<N, 1, G>(d, a, ring, i > 0, numbers, never);
+      });
+    } else if (sizeof(Scale) == 4 || own.usual(codes)) {
+      multiply_steps<N, G::kSteps, G>(d, a, ring, i > 0, [&](u32(&to)[2][4], int q, int g) {
+        own.template decode<Near<F::kCode, Scale>>(to, codes, q, g);
+      });
+    } else if constexpr (sizeof(Scale) < 4) {
+      multiply_steps<N, G::kSteps, G>(d, a, ring, i > 0, [&](u32(&to)[2][4], int q, int g) {
+        own.template decode<NearExact<F::kCode, Scale>>(to, codes, q, g);
+      });
     }
     ring.next();
   }
