@@ -25,12 +25,12 @@ func (d *Device) EmbedBackward(_, dout, _ kernels.Tensor, _ []int32) {
 func (d *Device) Add(out, a, b kernels.Tensor)                        { d.rows(out, a, b) }
 func (d *Device) AddBias(out, x, _ kernels.Tensor, _ *kernels.Groups) { d.rows(out, x) }
 func (d *Device) BiasGrad(_, dy kernels.Tensor, _ *kernels.Groups)    { d.rows(dy) }
+
+// Accumulate, SumSquares and AdamW count each tensor as a call, as what is measured of a machine has one.
 func (d *Device) Accumulate(dst, parts kernels.Tensor, then ...kernels.PartSum) {
-	all := []kernels.Tensor{dst, dst, parts}
-	for _, s := range then {
-		all = append(all, s.Dst, s.Dst, s.Parts)
+	for _, of := range append([]kernels.PartSum{{Dst: dst, Parts: parts}}, then...) {
+		d.rows(of.Dst, of.Dst, of.Parts)
 	}
-	d.rows(all...)
 }
 func (d *Device) Scale(out, x kernels.Tensor, _ float32)              { d.rows(out, x) }
 func (d *Device) Dropout(out, x kernels.Tensor, _ kernels.Dropout)    { d.rows(out, x) }
@@ -117,21 +117,17 @@ func (d *Device) LogProbBackward(dlogits, _, _, logits, _, _ kernels.Tensor) { d
 func (d *Device) Sample(_, logits kernels.Tensor, _ []kernels.Sampling)      { d.rows(logits) }
 func (d *Device) AdjustLogits(logits kernels.Tensor, _ []kernels.Adjustment) { d.rows(logits, logits) }
 func (d *Device) SumSquares(_, t kernels.Tensor, then ...kernels.Squares) {
-	all := []kernels.Tensor{t}
-	for _, of := range then {
-		all = append(all, of.T)
+	for _, of := range append([]kernels.Squares{{T: t}}, then...) {
+		d.optimizer(of.T)
 	}
-	d.optimizer(all...)
 }
 func (d *Device) ClipScale(_, sums kernels.Tensor, _, _ float64) { d.optimizer(sums) }
 
 // AdamW reads and writes all but the weight, which it writes.
 func (d *Device) AdamW(w, master, m, v, grad, _ kernels.Tensor, _ kernels.AdamW, then ...kernels.Moments) {
-	var all []kernels.Tensor
 	for _, of := range append([]kernels.Moments{{W: w, Master: master, M: m, V: v, Grad: grad}}, then...) {
-		all = append(all, of.W, of.Master, of.Master, of.M, of.M, of.V, of.V, of.Grad, of.Grad)
+		d.optimizer(of.W, of.Master, of.Master, of.M, of.M, of.V, of.V, of.Grad, of.Grad)
 	}
-	d.optimizer(all...)
 }
 
 // Operations of [kernels.QuantizedProducts].
