@@ -23,6 +23,7 @@ type absorbedGradients struct {
 	part                        kernels.KeyPart
 	chains                      kernels.Tensor // of keys, between calls; nil: the call has all queries
 	lists                       *queryLists
+	entries                     cu.DevicePtr // int32 [rows]: of lists that have a part's keys alone; 0: lists are whole
 	rows                        int          // of the queries
 	delta                       cu.DevicePtr // F32 [rows, Heads]
 	masks                       cu.DevicePtr // bits: a key is on a row's list; 0: all keys up to the row's own

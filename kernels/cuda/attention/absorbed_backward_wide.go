@@ -75,8 +75,8 @@ func (g *absorbedGradients) queriesWide(w *wideGradients, scratch cu.DevicePtr) 
 // slopes is dS along the lists of a call, and P where it has a place.
 func (g *absorbedGradients) slopes(c absorbedCall, ds, p cu.DevicePtr) {
 	a, grid := g.a, [3]int{c.count, driver.Blocks(g.a.Heads, absorbedHeads), 1}
-	launchAbsorbedDsWide(g.d.Context, "_576_512", grid, dsThreads, dsShared, &g.lists.params, ds, p, g.dout, g.lse,
-		g.delta, g.q, g.k, c.first, a.Heads, c.splits, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride,
+	launchAbsorbedDsWide(g.d.Context, "_576_512", grid, dsThreads, dsShared, &g.lists.params, g.entries, ds, p, g.dout,
+		g.lse, g.delta, g.q, g.k, c.first, a.Heads, c.splits, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride,
 		scoreScale(a), float32(a.Scale))
 }
 

@@ -111,14 +111,15 @@ __device__ inline void multiply(float (&s)[8][4], float (&e)[8][4], const Boxes&
 __device__ inline void store_entries(char* to, const float* x) { *(u32*)to = transposed(pair(x[0], x[1])); }
 
 // absorbed_ds_wide: dS, and P' unless p is nil, bf16 [queries, head blocks, most, 64 entries, 64 heads], queries from
-// `first` on. Two consumer warpgroups take the even and the odd blocks of 64 entries: one computes p and dS while the
-// other multiplies.
+// `first` on; entries as absorbed_own leaves them, nil: lists are whole. Two consumer warpgroups take the even and the
+// odd blocks of 64 entries: one computes p and dS while the other multiplies.
 extern "C" __global__ void __launch_bounds__(2 * 128 + kProducers, 1)
-    absorbed_ds_wide_576_512(const Lists lists, u16* ds, u16* p, const u16* dout, const float* lse, const float* delta,
-                             const u16* q, const u16* k, int first, int heads, int most, int douts, int lses, int qs,
-                             int ks, float c, float scale) {
+    absorbed_ds_wide_576_512(const Lists lists, const int* entries, u16* ds, u16* p, const u16* dout, const float* lse,
+                             const float* delta, const u16* q, const u16* k, int first, int heads, int most, int douts,
+                             int lses, int qs, int ks, float c, float scale) {
   __shared__ u64 full[kSlots], empty[kSlots];
   Asked query = lists.query(first + blockIdx.x);
+  if (entries) query.entries = entries[query.row];
   int head = blockIdx.y * kHeads, own_heads = min(kHeads, heads - head);
   int team = uniform(threadIdx.x / 128), lane = warp_lane();
   Boxes boxes = {shared + (kBoxes + kGradBoxes) * kPanel, full, empty};

@@ -2,7 +2,8 @@
 // for long sequences, where a tile of all pairs has few that are listed. P' and dS come as absorbed_ds_wide leaves
 // them, some queries at a time: rows of 64 heads for each entry of a query's list. absorbed_slices finds which entries
 // lie in a tile of keys; absorbed_dkv_listed adds P'^T dout or dS^T q of those entries, 64 heads deep, to the tile's
-// sums. Queries come ascending, in each its heads; so do the chains of keys.
+// sums. Queries come ascending, in each its heads; so do the chains of keys. Where other devices have keys of a
+// sequence too, absorbed_own leaves of the lists what is this one's before all that.
 //
 // A block has up to 1,408 keys and 32 columns of their sums in shared memory. Two teams of warps have half of the keys
 // each, the warps of a team 16 columns each, so none waits for another. Of every query they read 64 heads of its 32
@@ -50,10 +51,38 @@ struct OwnKeys {
   __device__ int bound(int team) const { return team == kTeams ? keys : (keys + 1) / kTeams * team; }
 };
 
+// KeyRange is rows of keys [from, to).
+struct KeyRange {
+  int from, to;
+};
+
+// absorbed_own: own int32 [rows, top_k]: entries of each query's list whose keys lie in one of `count` ranges, which
+// ascend, in their order, and how many in entries. A warp for each of so many queries.
+KERNEL(absorbed_own, const Lists lists, int* own, int* entries, const KeyRange* ranges, int count, int queries) {
+  int number = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp, lane = warp_lane(), n = 0;
+  if (number >= queries) return;
+  Asked query = lists.query(number);
+  int* to = own + (size_t)query.row * lists.top_k;
+  for (int e = lane; e - lane < query.entries; e += kWarp) {
+    int key = query.key(e), low = 0;
+    for (int high = count; high - low > 1;) {
+      int middle = (low + high) / 2;
+      if (ranges[middle].from <= key) low = middle;
+      else high = middle;
+    }
+    bool in = ranges[low].from <= key && key < ranges[low].to;
+    u32 all = __ballot_sync(~0u, in);
+    if (in) to[n + __popc(all & (1u << lane) - 1)] = query.indices[e];
+    n += __popc(all);
+  }
+  if (lane == 0) entries[query.row] = n;
+}
+
 // absorbed_slices: firsts int32 [tiles, 3, count]: where the entries of each team's keys begin, and end, on the lists
-// of queries [first, first + count). Grid: count / 128, tiles.
+// of queries [first, first + count); entries as absorbed_own leaves them, nil: lists are whole. Grid: count / 128,
+// tiles.
 extern "C" __global__ void __launch_bounds__(128)
-    absorbed_slices(const Lists lists, int* firsts, const OwnKeys* tiles, int first, int count) {
+    absorbed_slices(const Lists lists, int* firsts, const int* entries, const OwnKeys* tiles, int first, int count) {
   OwnKeys t = tiles[blockIdx.y];
   int at = blockIdx.x * blockDim.x + threadIdx.x, number = first + at;
   if (number < t.from || number >= t.to) return;
@@ -61,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int b = 0; b < kBounds; b++) {
     int low = 0, key = t.at + t.bound(b);
-    for (int high = query.entries; low < high;) {
+    for (int high = entries ? entries[query.row] : query.entries; low < high;) {
       int middle = (low + high) / 2;
       if (query.indices[middle] < key) low = middle + 1;
       else high = middle;

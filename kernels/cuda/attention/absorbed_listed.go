@@ -89,9 +89,12 @@ func listedPasses(l *kernels.Layout, part kernels.KeyPart, lists *queryLists, ca
 type listedGradients struct {
 	passes               []listedPass
 	slopes, sums, firsts int // numbers of the workspace: dS and as much of P; chains between passes; slices
+	own, entries         int // and what lists have of the part's keys, where others have keys too; 0: lists are whole
 }
 
-func (w *listedGradients) floats() []int { return []int{2 * w.slopes, w.sums, w.firsts} }
+func (w *listedGradients) floats() []int {
+	return []int{2 * w.slopes, w.sums, w.firsts, w.own, w.entries}
+}
 
 func (g *absorbedGradients) planListed() (w listedGradients) {
 	bytes := dsBytes * driver.Blocks(g.a.Heads, absorbedHeads)
@@ -103,12 +106,31 @@ func (g *absorbedGradients) planListed() (w listedGradients) {
 	if len(w.passes) > 1 && g.chains.IsNil() {
 		w.sums = g.l.Rows() * (g.a.HeadDim + g.a.Values())
 	}
+	if g.dq.IsNil() && len(g.part.Keys) > 0 {
+		w.own, w.entries = g.rows*g.lists.topK, g.rows
+	}
 	return w
+}
+
+// ownEntries leaves of the lists the entries that are keys of the part: P and dS of others are other devices'.
+func (g *absorbedGradients) ownEntries(own, entries cu.DevicePtr) {
+	var ranges []absorbedListedKeyRange
+	for _, keys := range g.part.Keys {
+		ranges = append(ranges, absorbedListedKeyRange{from: int32(keys[0]), to: int32(keys[1])})
+	}
+	slices.SortFunc(ranges, func(x, y absorbedListedKeyRange) int { return int(x.from - y.from) })
+	launchAbsorbedOwn(g.d.Context, driver.WarpGrid(g.lists.queries), driver.WarpThreads, 0, &g.lists.params, own,
+		entries, driver.Stage(g.d.Context, ranges), len(ranges), g.lists.queries)
+	g.lists.params.indices, g.lists.params.stride = own, driver.Int32(g.lists.topK)
+	g.entries = entries
 }
 
 // listed is by wgmma, and by mma.sync along lists; parts are the pieces of w.floats.
 func (g *absorbedGradients) listed(w *listedGradients, parts []cu.DevicePtr) {
 	ds, sums, firsts := parts[0], parts[1], parts[2]
+	if w.own > 0 {
+		g.ownEntries(parts[3], parts[4])
+	}
 	p := ds + cu.DevicePtr(4*w.slopes)
 	if !g.chains.IsNil() {
 		sums = driver.AtType(g.chains, kernels.F32)
@@ -128,7 +150,7 @@ func (g *absorbedGradients) listed(w *listedGradients, parts []cu.DevicePtr) {
 func (g *absorbedGradients) addListed(pass listedPass, sums, ds, p, firsts cu.DevicePtr) {
 	d, a, lists, tiles := g.d, g.a, &g.lists.params, driver.Stage(g.d.Context, pass.tiles)
 	launchAbsorbedSlices(d.Context, [3]int{driver.Blocks(pass.count, slicesThreads), len(pass.tiles), 1},
-		slicesThreads, 0, lists, firsts, tiles, pass.first, pass.count)
+		slicesThreads, 0, lists, firsts, g.entries, tiles, pass.first, pass.count)
 	boxes := func(t kernels.Tensor) driver.TensorMap {
 		return d.HeadBoxes(t, a.Heads, absorbedListedChunk, absorbedHeads, 2*absorbedListedChunk)
 	}

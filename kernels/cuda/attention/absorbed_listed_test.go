@@ -3,12 +3,14 @@
 package attention
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/cudatest"
+	"lockstep/kernels/cuda/driver"
 )
 
 // compareListed compares gradients along lists by all queries, and of two shares of the keys by two parts of the
@@ -81,6 +83,54 @@ func TestAbsorbedListedTiles(t *testing.T) {
 	defer func() { d.Path = "" }()
 	d.Path = "lists"
 	compareListed(t, absorbedShape(headDimsAbsorbed[2], 2), []int{3, 1600}, 40, false)
+}
+
+// What stays of lists are the entries whose keys are a part's, in their order, of queries in the middle of sequences.
+func TestOwnEntries(t *testing.T) {
+	l, rows, _ := attend([]int{70, 1, 300}, 0)
+	const topK, from = 40, 20
+	for _, keys := range append(l.DealKeys(3), [][2]int{{80, 90}, {30, 31}}) {
+		lists := cudatest.Lists(l, topK, false)
+		part := kernels.KeyPart{From: from, To: rows, Keys: keys}
+		var want, counts []int32
+		for _, s := range l.Part([2]int{from, rows}).Spans {
+			for row := s.Row; row < s.Row+s.Rows; row++ {
+				n := int32(0)
+				for e := range topK {
+					j := int32(binary.LittleEndian.Uint32(lists.Raw[((from+row)*topK+e)*4:]))
+					if j >= 0 && within(part, s.KeyRow()+int(j), 1) {
+						want, n = append(want, j), n+1
+					}
+				}
+				counts = append(counts, n)
+			}
+		}
+		x, _ := lists.On(cudatest.Card)
+		own, _ := cudatest.Ints(rows-from, topK, make([]int32, (rows-from)*topK)).On(cudatest.Card)
+		entries, _ := cudatest.Ints(1, rows-from, make([]int32, rows-from)).On(cudatest.Card)
+		d := New(cudatest.GPU)
+		g := &absorbedGradients{d: &d, part: part, lists: d.listQueries(kernels.KV{}, x.RowRange(from, rows),
+			l.Part([2]int{from, rows}))}
+		g.ownEntries(driver.AtType(own, kernels.I32), driver.AtType(entries, kernels.I32))
+		var got []int32
+		for row, n := range int32s(entries) {
+			got = append(got, int32s(own.RowRange(row, row+1))[:n]...)
+		}
+		if !slices.Equal(int32s(entries), counts) || !slices.Equal(got, want) {
+			t.Errorf("keys %v: %v entries %v, want %v entries %v", keys, int32s(entries), got, counts, want)
+		}
+	}
+}
+
+// int32s reads a tensor on the card.
+func int32s(t kernels.Tensor) []int32 {
+	raw := make([]byte, t.Bytes())
+	cudatest.Card.Read(raw, t)
+	v := make([]int32, t.Len())
+	for i := range v {
+		v[i] = int32(binary.LittleEndian.Uint32(raw[i*4:]))
+	}
+	return v
 }
 
 // Passes bring every query that may list a key of a tile once, ascending; the chain of a tile begins with the first

@@ -95,6 +95,19 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(absorbedListedChunkMaps{}.dout)-128]
 )
 
+// absorbedListedKeyRange is struct KeyRange of absorbed_listed.cu.
+type absorbedListedKeyRange struct {
+	from int32
+	to   int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(absorbedListedKeyRange{})-8]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedKeyRange{}.from)-0]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedListedKeyRange{}.to)-4]
+)
+
 // absorbedListedOwnKeys is struct OwnKeys of absorbed_listed.cu.
 type absorbedListedOwnKeys struct {
 	row    int32
@@ -550,35 +563,37 @@ func launchAbsorbedDqWide[P1, P2, P3 driver.Operand](ctx *driver.Context, varian
 }
 
 // launchAbsorbedDsWide enqueues a kernel of absorbed_dq_wide.cu: absorbed_ds_wide_576_512.
-func launchAbsorbedDsWide[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
-	threads, sharedBytes int, lists *absorbedLists, ds P1, p P2, dout P3, lse P4, delta P5, q P6, k P7, first,
-	heads, most, douts, lses, qs, ks int, c, scale float32) {
+func launchAbsorbedDsWide[P1, P2, P3, P4, P5, P6, P7, P8 driver.Operand](ctx *driver.Context, variant string,
+	grid [3]int, threads, sharedBytes int, lists *absorbedLists, entries P1, ds P2, p P3, dout P4, lse P5,
+	delta P6, q P7, k P8, first, heads, most, douts, lses, qs, ks int, c, scale float32) {
 	params := struct {
-		lists absorbedLists
-		ds    cu.DevicePtr
-		p     cu.DevicePtr
-		dout  cu.DevicePtr
-		lse   cu.DevicePtr
-		delta cu.DevicePtr
-		q     cu.DevicePtr
-		k     cu.DevicePtr
-		first int32
-		heads int32
-		most  int32
-		douts int32
-		lses  int32
-		qs    int32
-		ks    int32
-		c     float32
-		scale float32
+		lists   absorbedLists
+		entries cu.DevicePtr
+		ds      cu.DevicePtr
+		p       cu.DevicePtr
+		dout    cu.DevicePtr
+		lse     cu.DevicePtr
+		delta   cu.DevicePtr
+		q       cu.DevicePtr
+		k       cu.DevicePtr
+		first   int32
+		heads   int32
+		most    int32
+		douts   int32
+		lses    int32
+		qs      int32
+		ks      int32
+		c       float32
+		scale   float32
 	}{
-		lists: *lists, ds: driver.AtType(ds, kernels.BF16), p: driver.AtType(p, kernels.BF16),
-		dout: driver.AtType(dout, kernels.BF16), lse: driver.AtType(lse, kernels.F32),
-		delta: driver.AtType(delta, kernels.F32), q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16),
-		first: driver.Int32(first), heads: driver.Int32(heads), most: driver.Int32(most), douts: driver.Int32(douts),
-		lses: driver.Int32(lses), qs: driver.Int32(qs), ks: driver.Int32(ks), c: c, scale: scale,
+		lists: *lists, entries: driver.AtType(entries, kernels.I32), ds: driver.AtType(ds, kernels.BF16),
+		p: driver.AtType(p, kernels.BF16), dout: driver.AtType(dout, kernels.BF16),
+		lse: driver.AtType(lse, kernels.F32), delta: driver.AtType(delta, kernels.F32),
+		q: driver.AtType(q, kernels.BF16), k: driver.AtType(k, kernels.BF16), first: driver.Int32(first),
+		heads: driver.Int32(heads), most: driver.Int32(most), douts: driver.Int32(douts), lses: driver.Int32(lses),
+		qs: driver.Int32(qs), ks: driver.Int32(ks), c: c, scale: scale,
 	}
-	ctx.Launch("absorbed_ds_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:132])
+	ctx.Launch("absorbed_ds_wide"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:140])
 }
 
 // launchAbsorbedFlags enqueues a kernel of absorbed_dkv_wide.cu: absorbed_flags.
@@ -633,6 +648,23 @@ func launchAbsorbedMerge[P1, P2, P3 driver.Operand](ctx *driver.Context, variant
 	ctx.Launch("absorbed_merge"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:84])
 }
 
+// launchAbsorbedOwn enqueues a kernel of absorbed_listed.cu: absorbed_own.
+func launchAbsorbedOwn[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
+	lists *absorbedLists, own P1, entries P2, ranges driver.Array[absorbedListedKeyRange], count, queries int) {
+	params := struct {
+		lists   absorbedLists
+		own     cu.DevicePtr
+		entries cu.DevicePtr
+		ranges  driver.Array[absorbedListedKeyRange]
+		count   int32
+		queries int32
+	}{
+		lists: *lists, own: driver.AtType(own, kernels.I32), entries: driver.AtType(entries, kernels.I32),
+		ranges: ranges, count: driver.Int32(count), queries: driver.Int32(queries),
+	}
+	ctx.Launch("absorbed_own", grid, threads, sharedBytes, driver.Bytes(&params)[:72])
+}
+
 // launchAbsorbedPdsWide enqueues a kernel of absorbed_dkv_wide.cu: absorbed_pds_wide_576_512.
 func launchAbsorbedPdsWide[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
 	threads, sharedBytes int, maps *absorbedDkvWideKeyMaps, p P1, ds P2, lse P3, delta P4, k P5, masks P6,
@@ -665,19 +697,20 @@ func launchAbsorbedPdsWide[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *drive
 }
 
 // launchAbsorbedSlices enqueues a kernel of absorbed_listed.cu: absorbed_slices.
-func launchAbsorbedSlices[P1 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
-	lists *absorbedLists, firsts P1, tiles driver.Array[absorbedListedOwnKeys], first, count int) {
+func launchAbsorbedSlices[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
+	lists *absorbedLists, firsts P1, entries P2, tiles driver.Array[absorbedListedOwnKeys], first, count int) {
 	params := struct {
-		lists  absorbedLists
-		firsts cu.DevicePtr
-		tiles  driver.Array[absorbedListedOwnKeys]
-		first  int32
-		count  int32
+		lists   absorbedLists
+		firsts  cu.DevicePtr
+		entries cu.DevicePtr
+		tiles   driver.Array[absorbedListedOwnKeys]
+		first   int32
+		count   int32
 	}{
-		lists: *lists, firsts: driver.AtType(firsts, kernels.I32), tiles: tiles, first: driver.Int32(first),
-		count: driver.Int32(count),
+		lists: *lists, firsts: driver.AtType(firsts, kernels.I32), entries: driver.AtType(entries, kernels.I32),
+		tiles: tiles, first: driver.Int32(first), count: driver.Int32(count),
 	}
-	ctx.Launch("absorbed_slices", grid, threads, sharedBytes, driver.Bytes(&params)[:64])
+	ctx.Launch("absorbed_slices", grid, threads, sharedBytes, driver.Bytes(&params)[:72])
 }
 
 // launchAbsorbedTarget enqueues a kernel of absorbed_target.cu: absorbed_target_40, absorbed_target_72,
@@ -1566,7 +1599,7 @@ var Kernels = []string{
 	"absorbed_codes_72_64", "absorbed_dkv_40_32", "absorbed_dkv_576_512", "absorbed_dkv_72_64",
 	"absorbed_dkv_listed_576_512", "absorbed_dkv_wide_576_512", "absorbed_dq_40_32", "absorbed_dq_576_512",
 	"absorbed_dq_72_64", "absorbed_dq_wide_576_512", "absorbed_ds_wide_576_512", "absorbed_flags",
-	"absorbed_masks", "absorbed_merge_40_32", "absorbed_merge_576_512", "absorbed_merge_72_64",
+	"absorbed_masks", "absorbed_merge_40_32", "absorbed_merge_576_512", "absorbed_merge_72_64", "absorbed_own",
 	"absorbed_pds_wide_576_512", "absorbed_slices", "absorbed_target_40", "absorbed_target_576",
 	"absorbed_target_72", "absorbed_wide_576_512", "absorbed_wide_codes_576_512", "attention_128", "attention_16",
 	"attention_192_128", "attention_24", "attention_24_16", "attention_256", "attention_32", "attention_64",
