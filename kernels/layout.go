@@ -51,25 +51,48 @@ func (l *Layout) Part(ranges ...[2]int) *Layout {
 const leastKeyTile, mostKeyTile = 16, 1408
 
 // DealKeys is ranges of rows of keys for each of several devices, in tiles from position 0 of each sequence. In two
-// rounds of tiles they come in both orders, so that devices have as much work where earlier keys have more, or where
-// later queries have. There are some tiles for each device, of a long sequence tiles of mostKeyTile keys.
-func (l *Layout) DealKeys(devices int) (keys [][][2]int) {
+// rounds of tiles they come in both orders, so that devices have as much work where earlier keys have more. There are
+// some tiles for each device, of a long sequence tiles of mostKeyTile keys.
+func (l *Layout) DealKeys(devices int) [][][2]int {
+	d := l.deal(devices)
+	for _, s := range l.Spans {
+		d.add(s.Row, s.Row+s.Rows)
+	}
+	return d.ranges
+}
+
+// DealRows is ranges of rows for each of several devices, as DealKeys deals keys of a sequence, in tiles from row 0 of
+// the batch: what a device is dealt takes memory, which must not depend on how many sequences share the rows. Devices
+// have as much work where later rows of a sequence have more.
+func (l *Layout) DealRows(devices int) [][][2]int {
+	d := l.deal(devices)
+	d.add(0, l.Rows())
+	return d.ranges
+}
+
+// deal is tiles that are dealt to devices, back and forth.
+type deal struct {
+	size, next int // rows of a tile; how many have been dealt
+	ranges     [][][2]int
+}
+
+func (l *Layout) deal(devices int) *deal {
 	size := leastKeyTile
 	for size < mostKeyTile && size < l.Rows()/(8*devices) {
 		size *= 2
 	}
-	size = min(size, mostKeyTile)
-	keys = make([][][2]int, devices)
-	n := 0
-	for _, s := range l.Spans {
-		for from := s.Row; from < s.Row+s.Rows; from += size {
-			at := n % (2 * devices)
-			at = min(at, 2*devices-1-at)
-			keys[at] = append(keys[at], [2]int{from, min(from+size, s.Row+s.Rows)})
-			n++
-		}
+	return &deal{size: min(size, mostKeyTile), ranges: make([][][2]int, devices)}
+}
+
+// add deals the rows [from, to).
+func (d *deal) add(from, to int) {
+	devices := len(d.ranges)
+	for ; from < to; from += d.size {
+		at := d.next % (2 * devices)
+		at = min(at, 2*devices-1-at)
+		d.ranges[at] = append(d.ranges[at], [2]int{from, min(from+d.size, to)})
+		d.next++
 	}
-	return keys
 }
 
 // CutSegments cuts each pack of a batch into segments of Definition.Segment rows from its first row, the last one

@@ -98,13 +98,26 @@ func TestPart(t *testing.T) {
 func TestDealRows(t *testing.T) {
 	l := &Layout{Spans: []Span{{Rows: 262144}}, Segments: []int32{0, 262144}}
 	for devices := 2; devices < 9; devices++ {
-		for i, ranges := range l.DealKeys(devices) {
+		for i, ranges := range l.DealRows(devices) {
 			pairs := 0.0
 			for _, s := range l.Part(ranges...).Spans {
 				pairs += float64(s.Rows) * float64(s.Pos+s.Pos+s.Rows+1) / 2
 			}
 			if share := pairs * float64(devices) / (262144 * 262145 / 2); share > 1.065 {
 				t.Errorf("device %d of %d has %.3f of its share", i, devices, share)
+			}
+		}
+	}
+	// as many rows of many sequences as of one
+	for _, lengths := range [][]int{{7, 1, 130, 62}, {16, 16, 16, 152}, {200}} {
+		many, row := &Layout{Segments: []int32{0, 200}}, 0
+		for _, n := range lengths {
+			many.Spans = append(many.Spans, Span{Row: row, Rows: n})
+			row += n
+		}
+		for i, want := range []int{104, 96} { // tiles of 16, 8 of the last one
+			if got := many.Part(many.DealRows(2)[i]...).Rows(); got != want {
+				t.Errorf("%v: %d rows of device %d, want %d", lengths, got, i, want)
 			}
 		}
 	}

@@ -32,23 +32,23 @@ type Context struct {
 	dealt *kernels.Layout // of the rows that this rank is dealt
 }
 
-// dealtRows is the layout of the rows that this rank is dealt: as keys are, so that ranks have as many pairs of a row
-// and a key before it.
+// dealtRows is the layout of the rows that this rank is dealt, so that ranks have as many pairs of a row and a key
+// before it.
 func (b *Batch) dealtRows(r *parallel.Rank) *kernels.Layout {
 	c := b.Context
 	if c.dealt == nil {
-		c.dealt = c.Layout.Part(c.Layout.DealKeys(c.Ranks)[b.place(r)]...)
+		c.dealt = c.Layout.Part(c.Layout.DealRows(c.Ranks)[b.place(r)]...)
 	}
 	return c.dealt
 }
 
 // deal brings the rows that each rank is dealt of tensors that have this rank's; collectDealt is the way back.
 func (b *Batch) deal(g *parallel.Group, pairs ...parallel.Pair) *parallel.Exchange {
-	return g.Deal(b.Context.Layout.DealKeys(b.Context.Ranks), pairs...)
+	return g.Deal(b.Context.Layout.DealRows(b.Context.Ranks), pairs...)
 }
 
 func (b *Batch) collectDealt(g *parallel.Group, pairs ...parallel.Pair) *parallel.Exchange {
-	return g.CollectDealt(b.Context.From, b.Context.Layout.DealKeys(b.Context.Ranks), pairs...)
+	return g.CollectDealt(b.Context.From, b.Context.Layout.DealRows(b.Context.Ranks), pairs...)
 }
 
 // sequences is the layout of the rows that a mixer sees: whole sequences.
